@@ -37,7 +37,7 @@ from neptune.ops.mixture import gaussian_mixture
 from neptune.ops.norm import rms_norm_linear
 from neptune.ops.parts import COLS, ROWS, cells, exponentials, matrix, vector, wide
 from neptune.ops.shipped import OPERATORS
-from neptune.runtime.hopper.accepted import CLEAN, Compared
+from neptune.runtime.hopper.accepted import CLEAN, Compared, Verdict
 
 FLASH, MATMUL = "flash_attention", "matmul"
 FIGURES = ("products", "in_flight", "exps", "overlapped", "spill_bytes", "local_inner")
@@ -121,6 +121,7 @@ def verdict_of(row: Row) -> dict[str, Any]:
     made = time.perf_counter()
     registers = said["kernels"][0]["registers"]
     found = examined(of, (registers["consumer"], registers["producer"]))
+    assert isinstance(found, Verdict), found
     kernels = {
         k["name"]: {"levers": k["levers"], **{n: getattr(of, n) for n in FIGURES}}
         for k, of in zip(said["kernels"], (found, *found.others), strict=True)

@@ -27,7 +27,7 @@ STEPS = {
     "draft": "neptune.hopper.derive:_drafted",
     "expression": "neptune.hopper.derive:with_walk",
     "protocol": "neptune.hopper.derive:check",
-    "compiler": "neptune.hopper.accept:compile_gluon",
+    "compiler": "neptune.hopper.accept:gluon_or_why",
     "linter": "neptune.hopper.compile:lint",
     "wait": "neptune.hopper.form:broken",
 }

@@ -25,6 +25,7 @@ from bench.mirage_eager import llama_blocks as eager
 from bench.mirage_llama import SIZES, SMALL, llama64, llama_blocks, tables
 from neptune.ir.integers import evaluate_size
 from neptune.ir.program import Program, stages
+from neptune.mirage.lower import Lowered
 from neptune.mirage.partition import Partition, partitioned
 from neptune.tune.machine import DEFAULT
 from neptune.verify.numerics import rel_error
@@ -72,7 +73,9 @@ def measured(layers: int, each: float, dtype: str, target: str, unshared: bool) 
     if unshared:
         _, row["not shared"] = searched(program, each, share=False)
     print("\n".join(times(row)), flush=True)
-    ways: dict[str, Any] = {"in parts": found.lowered().template, "stage by stage": "stagewise"}
+    lowered = found.lowered()
+    assert isinstance(lowered, Lowered), lowered
+    ways: dict[str, Any] = {"in parts": lowered.template, "stage by stage": "stagewise"}
     for name, template in ways.items():
         begin = time.monotonic()
         kernel = neptune.compile(program, template, target=target)

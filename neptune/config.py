@@ -58,6 +58,17 @@ DRAWS = {0: 0, 1: 4, 2: 24}
 NO_CACHE = "0"
 DIGITS = 18
 """Of a number; of more, int64 holds none."""
+_SETTING = ("there is no such setting", ("0", "1"))
+RULES: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "NEPTUNE_VERIFY": ("this is not a level of verification", tuple(map(str, DRAWS))),
+    "NEPTUNE_FUSION_FUEL": ("this is not a number of fusions", ("0", "1", "2", "…")),
+    "NEPTUNE_STRICT": _SETTING,
+    "NEPTUNE_RECORDS": _SETTING,
+    "NEPTUNE_FORM": ("there is no such form", FORMS),
+    "NEPTUNE_TIERED": ("there is no such way to compile", TIERED),
+    "NEPTUNE_CHECK": _SETTING,
+}
+"""What is said of a value that means nothing, and which are legal: "false" would be read as either."""
 
 
 @dataclass(frozen=True)
@@ -97,19 +108,36 @@ def read(environment: Mapping[str, str] | None = None) -> Config:
     True
     """
     env = os.environ if environment is None else environment
-    dump = env.get("NEPTUNE_DUMP")
+    wrong = fault(env)
+    if wrong is not None:
+        raise wrong
+    dump, fuel = env.get("NEPTUNE_DUMP"), env.get("NEPTUNE_FUSION_FUEL")
     return Config(
         target=env.get("NEPTUNE_TARGET") or None,
-        verify=_level(env.get("NEPTUNE_VERIFY")),
+        verify=int(env.get("NEPTUNE_VERIFY") or 1),
         dump=Path(dump) if dump else None,
         cache=env.get("NEPTUNE_CACHE_DIR") or None,
         logs=env.get("NEPTUNE_LOGS") or "",
-        fuel=_count("NEPTUNE_FUSION_FUEL", env.get("NEPTUNE_FUSION_FUEL")),
-        strict=_on("NEPTUNE_STRICT", env.get("NEPTUNE_STRICT")),
-        records=_on("NEPTUNE_RECORDS", env.get("NEPTUNE_RECORDS") or "1"),
-        form=_one_of("NEPTUNE_FORM", env.get("NEPTUNE_FORM"), "form", FORMS),
-        tiered=_one_of("NEPTUNE_TIERED", env.get("NEPTUNE_TIERED"), "way to compile", TIERED) or BESIDE,
+        fuel=int(fuel) if fuel else None,
+        strict=env.get("NEPTUNE_STRICT") == "1",
+        records=env.get("NEPTUNE_RECORDS") != "0",
+        form=env.get("NEPTUNE_FORM") or None,
+        tiered=env.get("NEPTUNE_TIERED") or BESIDE,
     )
+
+
+def fault(environment: Mapping[str, str] | None = None) -> NeptuneError | None:
+    """The first value that means nothing, of those that `read` reads."""
+    env = os.environ if environment is None else environment
+    return next((w for v in RULES if v != "NEPTUNE_CHECK" and (w := _wrong(v, env.get(v))) is not None), None)
+
+
+def _wrong(variable: str, text: str | None) -> NeptuneError | None:
+    said, legal = RULES[variable]
+    counts = variable == "NEPTUNE_FUSION_FUEL"
+    if not text or (text.isascii() and text.isdecimal() and len(text) <= DIGITS if counts else text in legal):
+        return None
+    return NeptuneError(f"{variable}={text:.60}", said, legal=legal)
 
 
 @cache
@@ -129,32 +157,10 @@ def full_tracebacks() -> bool:
 
 def checked_calls() -> bool:
     """True where calls are to look at the indices that their tensors hold. Every call asks: os.environ.get is slow."""
-    return _CHECK in _SET and _on("NEPTUNE_CHECK", os.environ.get("NEPTUNE_CHECK"))
-
-
-def _on(variable: str, text: str | None) -> bool:
-    """True for "1"; NeptuneError for what is neither that nor "0": "false" would be read as either."""
-    return _one_of(variable, text, "setting", ("0", "1")) == "1"
-
-
-def _level(text: str | None) -> int:
-    levels = {str(k): k for k in DRAWS}
-    if not text:
-        return 1
-    if text not in levels:
-        raise NeptuneError(f"NEPTUNE_VERIFY={text:.60}", "this is not a level of verification", legal=tuple(levels))
-    return levels[text]
-
-
-def _one_of(variable: str, text: str | None, what: str, legal: tuple[str, ...]) -> str | None:
-    if text and text not in legal:
-        raise NeptuneError(f"{variable}={text:.60}", f"there is no such {what}", legal=legal)
-    return text or None
-
-
-def _count(variable: str, text: str | None) -> int | None:
-    if not text:
-        return None
-    if not (text.isascii() and text.isdecimal() and len(text) <= DIGITS):
-        raise NeptuneError(f"{variable}={text:.60}", "this is not a number of fusions", legal=("0", "1", "2", "…"))
-    return int(text)
+    if _CHECK not in _SET:
+        return False
+    text = os.environ.get("NEPTUNE_CHECK")
+    wrong = _wrong("NEPTUNE_CHECK", text)
+    if wrong is not None:
+        raise wrong
+    return text == "1"

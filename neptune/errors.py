@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import TypeVar
 
 from neptune.codes import kind_of
+
+Answer = TypeVar("Answer")
 
 
 class NeptuneError(Exception):
@@ -69,6 +72,13 @@ class TargetError(NeptuneError):
 
 class RecordError(NeptuneError):
     """A saved kernel or a tuning record that is damaged or foreign."""
+
+
+def unless_refused(answer: Answer | NeptuneError) -> Answer:
+    """An answer that is none of why there is none; that is raised."""
+    if isinstance(answer, NeptuneError):
+        raise answer
+    return answer
 
 
 class NeptunePerformanceWarning(UserWarning):

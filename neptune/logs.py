@@ -15,7 +15,7 @@ import logging
 import sys
 
 from neptune import config
-from neptune.errors import NeptuneError
+from neptune.errors import NeptuneError, unless_refused
 
 TOPICS = {
     "compiler": "the passes with their times, and why a template was taken and others were not",
@@ -45,7 +45,7 @@ def configure(text: str) -> None:
     """
     if not text:
         return
-    levels = parse(text)
+    levels = unless_refused(parse(text))
     logger = logging.getLogger("neptune")
     if not any(isinstance(h, _ToStderr) for h in logger.handlers):
         handler = _ToStderr()
@@ -65,8 +65,8 @@ def defect(logger: logging.Logger, what: str, error: Exception) -> None:
     logger.error("%s: %s: %s", what, type(error).__name__, error, exc_info=error)
 
 
-def parse(text: str) -> dict[str, int]:
-    """The level of each topic; later words win.
+def parse(text: str) -> dict[str, int] | NeptuneError:
+    """The level of each topic; later words win. Why not, of a topic that does not exist.
 
     >>> {t: n for t, n in parse("+all,-tile,codegen").items() if t in ("fusion", "tile", "codegen")}
     {'fusion': 10, 'tile': 30, 'codegen': 20}
@@ -76,7 +76,7 @@ def parse(text: str) -> dict[str, int]:
         sign = word[0] if word[0] in "+-" else ""
         name = word.removeprefix(sign)
         if name not in levels and name != ALL:
-            raise NeptuneError(
+            return NeptuneError(
                 f"NEPTUNE_LOGS={text}",
                 f"there is no topic {name!r} to log",
                 legal=(*TOPICS, ALL),

@@ -6,14 +6,13 @@ over one axis; each part is what flash_attention makes of the whole.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from math import prod
 
-from neptune.errors import FusionError, ScheduleError
 from neptune.fusion.schedule import Schedule
 from neptune.ir.expr import Var
 from neptune.ir.integers import constant_length
+from neptune.schedule.checked import attempt
 from neptune.schedule.roles import (
     Chain,
     before_the_chain,
@@ -53,8 +52,7 @@ def flash_decoding(sch: Schedule, block_m: Var, block_n: Var, packed: bool | Non
     _combine(sch, whole, part)
     elementwise_kernels(sch, whole, block_m, block_n)
     # A result that more than this must be computed for stays with the kernel that combines the parts.
-    with suppress(FusionError, ScheduleError):
-        sch.write_directly(part)
+    attempt(sch.write_directly, part)
     sch.partition(j0)
 
 
@@ -82,10 +80,10 @@ def _combine(sch: Schedule, whole: Chain, part: Loop) -> None:
     rows: list[Loop] = []
     over: list[Loop] = []
     for stage in folds:
-        if any(_joins(sch.rolling_update, stage, loop) for loop in reversed(over)):
+        if any(attempt(sch.rolling_update, stage, loop) is None for loop in reversed(over)):
             continue
         # What is moved to the mean of the whole waits for that: parts are gone through twice.
-        if not rows or not _joins(sch.fuse_at, stage, rows[-1]):
+        if not rows or attempt(sch.fuse_at, stage, rows[-1]) is not None:
             # Of what it keeps, the axes that every reduction has are rows; others are the columns of a tile.
             kept = [f for f in sch.loops(stage) if f.var != part.var]
             rows.append(kept[width - 1])
@@ -94,7 +92,7 @@ def _combine(sch: Schedule, whole: Chain, part: Loop) -> None:
     combined = {*folds}
     behind = reaches(sch, combined) | {*whole.epilogue}
     for stage in [s for s in sch.stages if s not in whole.elementwise and s in behind]:
-        if stage not in combined and not any(_joins(sch.fuse_at, stage, row) for row in reversed(rows)):
+        if stage not in combined and all(attempt(sch.fuse_at, stage, row) is not None for row in reversed(rows)):
             # One of fewer axes, such as a reduction of everything, has its own; of none, one program computes it.
             shared = sch.loops(stage)[: min(width, len(_kept(sch, stage)))]
             if shared:
@@ -115,11 +113,3 @@ def _together(sch: Schedule, stage: str, part: Loop, columns: float, before: Seq
 
 def _kept(sch: Schedule, stage: str) -> list[str]:
     return [a.name for a in sch.definition(stage).spatial]
-
-
-def _joins(primitive: Callable[[str, Loop], None], stage: str, loop: Loop) -> bool:
-    try:
-        primitive(stage, loop)
-    except (FusionError, ScheduleError):
-        return False
-    return True

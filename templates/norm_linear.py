@@ -9,12 +9,10 @@ once.
 
 from __future__ import annotations
 
-from contextlib import suppress
-
-from neptune.errors import NeptuneError
 from neptune.fusion.schedule import Schedule
 from neptune.fusion.uncover import uncover
 from neptune.ir.expr import Var
+from neptune.schedule.checked import attempt
 from neptune.schedule.operands import product
 from neptune.schedule.roles import spread
 from neptune.schedule.template import template
@@ -47,5 +45,4 @@ def norm_linear(sch: Schedule, block_m: Var, block_n: Var, block_k: Var, block_s
         *rows, along = sch.loops(stage)[outside:]
         s0, s1 = sch.split(along, block_s)
         sch.reorder(s0, *rows, s1)
-    with suppress(NeptuneError):
-        sch.partition(k0)
+    attempt(sch.partition, k0)

@@ -6,11 +6,9 @@ its kind: products for the matrix unit, rows or columns for other reductions, pl
 
 from __future__ import annotations
 
-from contextlib import suppress
-
-from neptune.errors import NeptuneError
 from neptune.fusion.schedule import Schedule
 from neptune.fusion.uncover import uncover
+from neptune.schedule.checked import attempt
 from neptune.schedule.stagewise import follow, inline_maps, tile_stage
 from neptune.schedule.state import Loop
 from neptune.schedule.template import template
@@ -48,5 +46,4 @@ def stagewise(sch: Schedule) -> None:
         if stage not in folds and not follow(sch, stage, grid):
             tile_stage(sch, stage, TILES)
     for loop in cut:
-        with suppress(NeptuneError):
-            sch.partition(loop)
+        attempt(sch.partition, loop)

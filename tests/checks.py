@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from neptune.ir.evaluate.domains import EvaluationError
 from neptune.ir.printer import print_program
 from neptune.ir.program import Program
 from neptune.tile.ir import TileProgram
@@ -22,7 +23,7 @@ from neptune.verify.exact import ExactReport
 
 AT_ONCE = 8
 """Compilations that may be under way at a time: one within another."""
-Check = Callable[..., ExactReport]
+Check = Callable[..., ExactReport | EvaluationError]
 
 
 @dataclass
@@ -42,7 +43,7 @@ class Once:
         self.known: dict[Any, ExactReport] = {}
         self._under_way: OrderedDict[int, _Compilation] = OrderedDict()
 
-    def __call__(self, original: Program, made: Program | TileProgram, **options: Any) -> ExactReport:
+    def __call__(self, original: Program, made: Program | TileProgram, **options: Any) -> ExactReport | EvaluationError:
         shared = options.get("shared")
         at = self._at(shared)
         if at is None:
@@ -55,7 +56,7 @@ class Once:
                 skipped()
             at.skipped.clear()
             known = self.check(original, made, **options)
-            if not known.accepted:
+            if isinstance(known, EvaluationError) or not known.accepted:
                 # The compiler may go on with another template, from nothing.
                 del self._under_way[id(shared)]
                 return known

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
-from typing import Protocol
+from typing import Any, Protocol
 
 from neptune.autotune.learn import Lesson
 from neptune.autotune.space import Trial
 from neptune.choice import Choice
 from neptune.driver.recorded import read, written
-from neptune.errors import RecordError
 from neptune.records.believe import best
-from neptune.records.record import Failure, Record
+from neptune.records.record import Failure, Record, fault
 from neptune.records.store import say_once
 from neptune.versions import versions
 
@@ -82,26 +81,28 @@ class Journal:
     def keep(self, sizes: Mapping[str, int], trial: Trial, us: Sequence[float], clocks: Mapping[str, int]) -> None:
         """Append a measurement."""
         mhz = {n: float(x) for n, x in clocks.items() if x > 0}
-        self._append(lambda **of: Record(us=list(us), clocks=mhz, **of), sizes, trial)
+        self._append(Record, {"us": list(us), "clocks": mhz}, sizes, trial)
 
     def lost(self, sizes: Mapping[str, int], trial: Trial, how: str) -> None:
         """Append how a candidate failed."""
-        self._append(lambda **of: Failure(how=how, **of), sizes, trial)
+        self._append(Failure, {"how": how}, sizes, trial)
 
-    def _append(self, made: Callable[..., Record | Failure], sizes: Mapping[str, int], trial: Trial) -> None:
+    def _append(
+        self, kind: type[Record | Failure], came: Mapping[str, Any], sizes: Mapping[str, int], trial: Trial
+    ) -> None:
         own = self.names.get(trial.template)
         if self.records is None or own is None:
             return
         values = written(trial.choice).params
         numbers = {n: v for n, v in values.items() if n in self.parts or n not in trial.params}
         params = {n: v for n, v in values.items() if n not in numbers}
-        of = {"structure": self.structure, "device": self.device, "template": own, "name": self.name}
-        try:
-            record = made(**of, sizes=sizes, params=params, numbers=numbers, versions=versions())
-        except RecordError as error:
-            say_once(f"a measurement is not kept: {error.asked}: {error.wrong}")
-            return
-        self.records.append(record)
+        of: dict[str, Any] = {"structure": self.structure, "device": self.device, "template": own, "name": self.name}
+        of |= {"sizes": sizes, "params": params, "numbers": numbers, "versions": versions(), **came}
+        wrong = fault(of)
+        if wrong is None:
+            self.records.append(kind(**of))
+        else:
+            say_once(f"a measurement is not kept: {': '.join(wrong)}")
 
     @property
     def _back(self) -> dict[str, str]:

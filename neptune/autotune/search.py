@@ -86,7 +86,7 @@ class Run:
     sizes: Mapping[str, int]
     search: Search
     default: Trial
-    kernel: Callable[[Choice], Kernel]
+    kernel: Callable[[Choice], Kernel | NeptuneError]
     executor: Executor
     journal: Journal
     clock: Clock
@@ -156,11 +156,11 @@ class Run:
     def _measure(self, batch: list[Trial]) -> None:
         kernels: list[tuple[Trial, Kernel]] = []
         for trial in batch:
-            try:
-                kernels.append((trial, self.kernel(trial.choice)))
-            except NeptuneError as error:
-                # A check rejects it, say.
-                self._fails(trial, "failed", f"{error.asked}: {error.wrong}")
+            made = self.kernel(trial.choice)
+            if isinstance(made, NeptuneError):
+                self._fails(trial, "failed", f"{made.asked}: {made.wrong}")
+            else:
+                kernels.append((trial, made))
         for k, outcome in self.executor.measured([kernel for _, kernel in kernels]):
             self._came(kernels[k][0], outcome)
 
@@ -195,7 +195,9 @@ class Run:
             for trial in finalists:
                 if not self.clock.left:
                     break
-                outcome = self.executor.time(self.kernel(trial.choice))
+                kernel = self.kernel(trial.choice)
+                assert not isinstance(kernel, NeptuneError), kernel
+                outcome = self.executor.time(kernel)
                 if outcome.failed:
                     self._fails(trial, outcome.failed, outcome.why)
                 else:

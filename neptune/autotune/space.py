@@ -7,7 +7,6 @@ trials(forms, {"batch": 1, "s_kv": 8192}, machine)[0]
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
 from math import isfinite
@@ -25,7 +24,7 @@ from neptune.kernel import Kernel
 from neptune.runtime.modules import covers
 from neptune.runtime.parts import LARGEST
 from neptune.tile.ir import TileProgram
-from neptune.tune.choose import AUTOMATIC, AnyTemplate, lowered
+from neptune.tune.choose import AUTOMATIC, AnyTemplate, lowered, lowered_or_why
 from neptune.tune.columns import Points
 from neptune.tune.machine import Machine
 from neptune.tune.params import space_of
@@ -34,20 +33,20 @@ from neptune.tune.rank import model_of, predictions, worth_trying
 
 TIMES = (0.25, 0.5, 2.0, 4.0)
 """Other numbers of parts that are tried, over what a launch would choose."""
-Make: TypeAlias = "Callable[[Choice], Kernel]"
-"""The kernel of a choice in another form than tiles."""
+Make: TypeAlias = "Callable[[Choice], Kernel | NeptuneError]"
+"""The kernel of a choice in another form than tiles, or why it has none."""
 NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
 class Form:
-    """What a template makes of a program: tiles for the model, and a kernel (compiled when it is first asked for) whose
-    `with_params` are the candidates. `others` make one in another form, by its name, where such candidates are asked
-    for."""
+    """What a template makes of a program: tiles for the model, and a kernel (compiled when it is first asked for, if no
+    check rejects it) whose `with_params` are the candidates. `others` make one in another form, by its name, where such
+    candidates are asked for."""
 
     template: str
     tiles: TileProgram
-    kernel: Callable[[], Kernel]
+    kernel: Callable[[], Kernel | NeptuneError]
     others: Mapping[str, Make] = field(default_factory=dict)
 
 
@@ -73,8 +72,8 @@ class Trial:
 def forms_of(
     loops: Program,
     template: AnyTemplate,
-    compiled: Callable[[AnyTemplate], Kernel],
-    others: Mapping[str, Callable[[AnyTemplate, Choice], Kernel]] = NONE,
+    compiled: Callable[[AnyTemplate], Kernel | NeptuneError],
+    others: Mapping[str, Callable[[AnyTemplate, Choice], Kernel | NeptuneError]] = NONE,
 ) -> tuple[Form, ...]:
     """The forms of a program: that of the named template, else of every one that an automatic choice would look at.
     `others` compile candidates in other forms, by name, where such ones are asked for.
@@ -92,9 +91,9 @@ def forms_of(
     found: list[Form] = []
     for name in AUTOMATIC:
         # A template that does not apply is no candidate; the last one always does.
-        with suppress(NeptuneError):
-            tiles = lowered(name, definitions, strict=name != AUTOMATIC[-1]).tiles
-            found.append(Form(name, tiles, cache(partial(compiled, name)), makes(name)))
+        one = lowered_or_why(name, definitions, strict=name != AUTOMATIC[-1])
+        if not isinstance(one, NeptuneError):
+            found.append(Form(name, one.tiles, cache(partial(compiled, name)), makes(name)))
     return tuple(found)
 
 

@@ -35,8 +35,8 @@ from neptune.driver.device import machine_for
 from neptune.driver.fingerprint import fingerprint
 from neptune.driver.forms import checked_form, in_two
 from neptune.driver.imports import imported
-from neptune.driver.pipeline import compile, target_for
-from neptune.errors import NeptunePerformanceWarning, ScheduleError, ShapeError
+from neptune.driver.pipeline import kernel_or_why, target_for
+from neptune.errors import NeptuneError, NeptunePerformanceWarning, ScheduleError, ShapeError, unless_refused
 from neptune.forms import AUTO, TRITON
 from neptune.forms import forms_of as other_forms
 from neptune.ir.parser import parse_program
@@ -76,12 +76,13 @@ class Task:
     numbers: frozenset[str] = frozenset()
     settled: Mapping[str, Any] = field(default_factory=dict)
 
-    def kernel(self, choice: Choice) -> Kernel:
-        """The kernel of a candidate. Raises NeptuneError where a check rejects its template."""
+    def kernel(self, choice: Choice) -> Kernel | NeptuneError:
+        """The kernel of a candidate, or why there is none: a check rejects its template, say."""
         form = next(f for f in self.forms if f.template == choice.template)
-        if choice.form is None:
-            return form.kernel().with_params(choice.params)
-        return form.others[choice.form](choice)
+        if choice.form is not None:
+            return form.others[choice.form](choice)
+        made = form.kernel()
+        return made if isinstance(made, NeptuneError) else made.with_params(choice.params)
 
     def default(self, sizes: Sizes, others: Sequence[Trial] = ()) -> Trial:
         """What the model takes at some sizes; one in another form than tiles is among these."""
@@ -198,19 +199,21 @@ def task_of(
 
     def compiled(
         t: AnyTemplate, values: Mapping[str, int] | None = None, at: Sizes | None = None, **more: Any
-    ) -> Kernel:
+    ) -> Kernel | NeptuneError:
         with warnings.catch_warnings():
             # The kernel that comes of it says what makes it slow.
             warnings.simplefilter("ignore", NeptunePerformanceWarning)
             more = {"form": TRITON, "records": False, **more}
-            return compile(loops, t, target=str(where), params=values, bounds=bounds, shapes=at, **more)
+            return kernel_or_why(loops, t, target=str(where), params=values, bounds=bounds, shapes=at, **more)
 
-    def other(t: AnyTemplate, choice: Choice) -> Kernel:
+    def other(t: AnyTemplate, choice: Choice) -> Kernel | NeptuneError:
         return compiled(t, choice.values, form=choice.form)
 
     @cache
     def default(sizes: tuple[tuple[str, int], ...]) -> Variant:
-        return compiled(template, every, dict(sizes), form=AUTO if also else TRITON).chosen(**dict(sizes))
+        return unless_refused(compiled(template, every, dict(sizes), form=AUTO if also else TRITON)).chosen(
+            **dict(sizes)
+        )
 
     def chosen(sizes: Sizes) -> Choice:
         return choice_of_variant(default(tuple(sizes.items())), given)
@@ -221,7 +224,7 @@ def task_of(
         where,
         forms,
         chosen,
-        lambda: compiled(TEMPLATE),
+        lambda: unless_refused(compiled(TEMPLATE)),
         machine_for(where),
         given,
         _recorded(forms, template),
@@ -274,7 +277,7 @@ def task_of_kernel(kernel: Kernel, args: Sequence[Any], sizes: Sizes) -> Task:
         reference,
         forms=(form,),
         chosen=lambda _: Choice(own.template, own.params),
-        reference=reference.forms[0].kernel,
+        reference=lambda: unless_refused(reference.forms[0].kernel()),
         names=names,
         own=args,
         numbers=numbers_of((form,)) - artifact.params.keys() if free else frozenset(),
@@ -308,7 +311,7 @@ def tuned(task: Task, shapes: Any, asked: Options) -> Tuning:
         for k, sizes in enumerate(points):
             clock = Clock(whole.left / (len(points) - k))
             found.append(_tuned_at(task, sizes, clock, asked, progress))
-    return Tuning(together(task.kernel, found, task.numbers), tuple(found))
+    return Tuning(together(lambda choice: unless_refused(task.kernel(choice)), found, task.numbers), tuple(found))
 
 
 def others_of(task: Task, on_tiles: Sequence[Trial], sizes: Sizes) -> list[Trial]:

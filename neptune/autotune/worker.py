@@ -34,7 +34,7 @@ from neptune.runtime import launch
 from neptune.runtime.artifact import Packed, unpack
 from neptune.runtime.drawn import drawn, poisoned
 from neptune.runtime.executable import Executable
-from neptune.runtime.worker import Json, serve_alone
+from neptune.runtime.worker import Json, first_line, serve_alone
 from neptune.verify.numerics import Errors
 
 SHARE = 2
@@ -167,9 +167,9 @@ class Session:
         try:
             return self._answer(header), b""
         except (torch.OutOfMemoryError, MemoryError) as error:
-            return {"memory": _line(error)}, b""
+            return {"memory": first_line(error)}, b""
         except Exception as error:
-            return {"error": _line(error)}, b""
+            return {"error": first_line(error)}, b""
 
     def _answer(self, header: Json) -> Json:
         case = self.case(header["case"])
@@ -190,11 +190,6 @@ class Session:
             if wrong:
                 return {"wrong": wrong}
         return case.time(kernel)
-
-
-def _line(error: BaseException) -> str:
-    """The first line of an error."""
-    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]:.200}"
 
 
 if __name__ == "__main__":

@@ -131,10 +131,9 @@ def _settings() -> Finding:
     variables = {n: v for n, v in sorted(os.environ.items()) if n.startswith("NEPTUNE_")}
     shown = ", ".join(f"{n}={v}" for n, v in variables.items()) or "none are set"
     unknown = [n for n in variables if n not in config.VARIABLES]
-    try:
-        logs.parse(config.read().logs)
-    except NeptuneError as error:
-        return Finding("settings", error.text.replace("\n", ";"), False, f"unset {error.asked.split('=')[0]}", True)
+    wrong = config.fault() or logs.parse(config.read().logs)
+    if isinstance(wrong, NeptuneError):
+        return Finding("settings", wrong.text.replace("\n", ";"), False, f"unset {wrong.asked.split('=')[0]}", True)
     if unknown:
         return Finding(
             "settings", shown, False, f"there is no {', '.join(unknown)}; known: {', '.join(config.VARIABLES)}"
@@ -146,13 +145,12 @@ def _cache() -> Finding:
     """Report the cache's folder, how many kernels it holds, and whether it can store more."""
     from neptune import config
     from neptune.driver.store import Store
-    from neptune.errors import NeptuneError
 
     remedy = "set NEPTUNE_CACHE_DIR to a folder of yours, or to 0 for none"
-    try:
-        folder = config.read().cache_dir
-    except NeptuneError as error:
-        return Finding("cache", f"unknown: {error.asked}", False, "correct the settings")
+    unread = config.fault()
+    if unread is not None:
+        return Finding("cache", f"unknown: {unread.asked}", False, "correct the settings")
+    folder = config.read().cache_dir
     if folder is None:
         return Finding("cache", "none: every compilation starts anew", True)
     store = Store(folder)

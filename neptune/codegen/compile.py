@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from neptune.boundary import public
 from neptune.codegen.triton import kernel_texts
 from neptune.codegen.triton_kernel import KernelText
-from neptune.errors import InternalError, TargetError
+from neptune.errors import InternalError, TargetError, unless_refused
 from neptune.runtime.addressing import KernelParameters, extent_of
 from neptune.runtime.worker import Json, Worker
 from neptune.tile.ir import TileProgram
@@ -118,7 +118,8 @@ def compile_kernels(
     for kernel in kernels:
         start = time.perf_counter()
         request |= asdict(with_values(kernel, values))
-        answer, asm = answered(request, f"compile kernel {kernel.function} for {target} with {values | options}")
+        asked = f"compile kernel {kernel.function} for {target} with {values | options}"
+        answer, asm = unless_refused(answered(request, asked))
         made = Compiled(kernel.function, asm.decode(), **answer | {"warnings": tuple(answer["warnings"])})
         results.append(made)
         ms, used = 1e3 * (time.perf_counter() - start), f"{made.registers} registers, {made.spill_bytes} bytes spilled"
@@ -126,14 +127,14 @@ def compile_kernels(
     return results
 
 
-def answered(request: Json, asked: str, hint: str = HINT, worker: Worker = WORKER) -> tuple[Json, bytes]:
-    """What the compiler's process answers; TargetError where it refuses, or dies of it."""
+def answered(request: Json, asked: str, hint: str = HINT, worker: Worker = WORKER) -> tuple[Json, bytes] | TargetError:
+    """What the compiler's process answers; why not, where it refuses, or dies of it."""
     try:
         answer, data = worker.request(request)
     except EOFError:
-        raise TargetError(asked, "the compiler aborted", hint=hint, kind="triton") from None
+        return TargetError(asked, "the compiler aborted", hint=hint, kind="triton")
     if "error" in answer:
-        raise TargetError(asked, _short(answer["error"]), hint=hint, kind="triton")
+        return TargetError(asked, _short(answer["error"]), hint=hint, kind="triton")
     return answer, data
 
 

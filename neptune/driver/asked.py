@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any, TypeAlias
 
 from neptune.driver.device import at_hand
-from neptune.driver.pipeline import compile
+from neptune.driver.pipeline import kernel_or_why
 from neptune.driver.searched import Report, Way
 from neptune.errors import NeptuneError
 from neptune.ir.program import Program
@@ -82,9 +82,9 @@ class Case:
         """The template's kernel, and why."""
         return Made(self.base, Report("", why, self.template, **more))
 
-    def kernel(self, template: Rewriting) -> Kernel:
-        """The kernel of a graph."""
-        return compile(self.loops, template, **self.options)
+    def kernel(self, template: Rewriting) -> Kernel | NeptuneError:
+        """The kernel of a graph, or why the compiler refuses it."""
+        return kernel_or_why(self.loops, template, **self.options)
 
     @property
     def at_hand(self) -> bool:
@@ -112,7 +112,7 @@ def predicted_us(kernel: Kernel) -> float | None:
     return None if said is None else float(said["us"])
 
 
-def first_lines(error: Exception) -> str:
+def first_lines(wrong: Exception | str) -> str:
     """What is the matter, on one line."""
-    text = error.text if isinstance(error, NeptuneError) else str(error)
+    text = wrong.text if isinstance(wrong, NeptuneError) else str(wrong)
     return " ".join(line.strip() for line in text.splitlines()[:3])

@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from neptune.driver import forms, searched
 from neptune.forms import FORMS
-from neptune.ir.dtypes import DTYPES
-from neptune.ir.printer import print_expr
-from neptune.ir.program import Buffer
+from neptune.ir.printer import print_buffer
 from neptune.runtime.arguments import free_scalars
 from neptune.runtime.artifact import AT, PREDICTION, WARNINGS
 from neptune.runtime.facts import Facts
@@ -51,9 +49,9 @@ def explanation(build: Build, facts: Facts) -> dict[str, Any]:
         "name": p.name,
         "target": str(build.target),
         "template": build.template,
-        "inputs": [_declared(b) for b in p.inputs],
+        "inputs": [print_buffer(b) for b in p.inputs],
         "scalars": [s.name for s in free_scalars(p)],
-        "outputs": [_declared(b) for b in p.outputs],
+        "outputs": [print_buffer(b) for b in p.outputs],
         "bounds": dict(build.bounds),
         "shapes": dict(build.shapes),
         "params": dict(build.params),
@@ -146,10 +144,6 @@ def _measured(f: Family, k: int) -> list[dict[str, Any]]:
     found = (s for s in f.samples if choice in s.us and s.us[choice] <= min(s.us.get(c, math.inf) for c in f.choices))
     best = {tuple(s.sizes.items()): s for s in sorted(found, key=lambda s: s.weight)}
     return [{AT: dict(s.sizes), "us": round(s.us[choice], 2), "weight": s.weight} for s in best.values()]
-
-
-def _declared(b: Buffer) -> str:
-    return f"{b.name}: {DTYPES[b.dtype].short}[{', '.join(print_expr(d) for d in b.shape)}]"
 
 
 def _decision(d: Decision) -> dict[str, Any]:

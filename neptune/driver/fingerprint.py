@@ -55,10 +55,6 @@ LIMIT = 20_000
 """Objects after which a function is too large to look at."""
 
 
-class Open(Exception):
-    """Something was met whose behaviour cannot be told."""
-
-
 def fingerprint(value: Any) -> str | None:
     """The SHA-256 of what `value` is and does; None where that cannot be told.
 
@@ -69,35 +65,39 @@ def fingerprint(value: Any) -> str | None:
     >>> fingerprint(open) is None
     True
     """
-    try:
-        return _Walk().digest(value)
-    except (Open, RecursionError):
-        return None
+    return _Walk().digest(value)
 
 
 def why_open(value: Any) -> str:
     """Return the reason why `fingerprint` fails for a value; "" if it does not."""
-    try:
-        _Walk().digest(value)
-    except Open as error:
-        return str(error)
-    except RecursionError:
-        return "it is nested too deeply"
-    return ""
+    walk = _Walk()
+    walk.digest(value)
+    return walk.why
 
 
 class _Walk:
-    """One walk over everything that is reachable; what was met before is named by its number."""
+    """One walk over everything that is reachable; what was met before is named by its number.
+
+    It ends at the first thing whose behaviour cannot be told: `why`, "" of none.
+    """
 
     def __init__(self) -> None:
+        self.why = ""
         self._hash = hashlib.sha256()
         self._met: dict[int, int] = {}
         self._alive: list[Any] = []
         self._count = 0
 
-    def digest(self, value: Any) -> str:
-        self.value(value)
-        return self._hash.hexdigest()
+    def digest(self, value: Any) -> str | None:
+        try:
+            self.value(value)
+        except RecursionError:
+            self.open("it is nested too deeply")
+        return None if self.why else self._hash.hexdigest()
+
+    def open(self, why: str) -> None:
+        """Something was met whose behaviour cannot be told."""
+        self.why = self.why or why
 
     def emit(self, tag: str, text: str | bytes = b"") -> None:
         """One token. Lengths are written, so that no two sequences of tokens are the same bytes."""
@@ -106,10 +106,12 @@ class _Walk:
         self._hash.update(data)
         self._count += 1
         if self._count > LIMIT:
-            raise Open("it refers to too much")
+            self.open("it refers to too much")
 
     def value(self, v: Any) -> None:
         kind = type(v)
+        if self.why:
+            return
         if kind in SIMPLE:
             self.emit(kind.__name__, repr(v))
         elif kind is tuple:
@@ -165,9 +167,10 @@ class _Walk:
         """The digest of a member of a set, which has no place in an order."""
         walk = _Walk()
         walk._count = self._count
-        digest = walk.digest(v)
+        digest = None if self.why else walk.digest(v)
         self._count = walk._count
-        return digest
+        self.open(walk.why)
+        return digest or ""
 
     # --- code ---
 
@@ -176,7 +179,7 @@ class _Walk:
             self.emit("known", f"{f.__module__}:{f.__qualname__}")
             return
         if getattr(f, "__builtins__", None) is not vars(builtins):
-            raise Open(f"{f.__qualname__} has builtins of its own")
+            return self.open(f"{f.__qualname__} has builtins of its own")
         self.emit("function", f.__name__)
         self.items("defaults", (f.__code__, f.__defaults__, f.__kwdefaults__, vars(f)))
         self.emit("closure", str(len(f.__closure__ or ())))
@@ -187,8 +190,10 @@ class _Walk:
                 self.emit("empty cell")
             else:
                 self.value(content)
-        known = f.__globals__
-        for name in sorted(_names(f.__code__)):
+        known, names = f.__globals__, _names(f.__code__)
+        if isinstance(names, str):
+            return self.open(names)
+        for name in sorted(names):
             self.emit("name", name)
             if name in known:
                 self.value(known[name])
@@ -212,7 +217,7 @@ class _Walk:
             pure = home in PURE_MODULES or home in ("_operator", "_functools", "_bisect", "_heapq")
             pure |= home == "builtins" and name not in IMPURE_BUILTINS
             if not pure:
-                raise Open(f"{home}.{name} may depend on more than its arguments")
+                return self.open(f"{home}.{name} may depend on more than its arguments")
             self.emit("builtin", f"{home}:{name}")
         else:
             self.emit("builtin method", f.__name__)
@@ -220,9 +225,9 @@ class _Walk:
 
     def module(self, m: ModuleType) -> None:
         if not _is_pure(m.__name__):
-            raise Open(f"module {m.__name__} is not known to be pure")
+            return self.open(f"module {m.__name__} is not known to be pure")
         if sys.modules.get(m.__name__) is not m:
-            raise Open(f"module {m.__name__} is not the one that is imported by this name")
+            return self.open(f"module {m.__name__} is not the one that is imported by this name")
         self.emit("module", m.__name__)
 
     # --- objects ---
@@ -230,11 +235,11 @@ class _Walk:
     def cls(self, c: type) -> None:
         if _is_known(c):
             if c.__module__ == "builtins" and c.__name__ in IMPURE_BUILTINS:
-                raise Open(f"{c.__name__} may depend on more than its arguments")
+                return self.open(f"{c.__name__} may depend on more than its arguments")
             self.emit("class", f"{c.__module__}:{c.__qualname__}")
             return
         if type(c) not in (type, enum.EnumMeta):
-            raise Open(f"class {c.__qualname__} has a metaclass of its own")
+            return self.open(f"class {c.__qualname__} has a metaclass of its own")
         self.emit("own class", c.__qualname__)
         self.items("bases", c.__bases__)
         content: dict[str, Any] = dict(vars(c))
@@ -265,10 +270,12 @@ class _Walk:
         if isinstance(v, enum.Enum):
             self.items("enum", (c, v.name))
             return
-        if c.__module__ in PURE_MODULES or not _is_plain(c):
-            raise Open(f"{c.__module__}.{c.__qualname__} is not plain data")
-        self.value(c)
         slots = [s for k in c.__mro__ for s in _slots(k)]
+        if any(s.startswith("__") for s in slots):
+            return self.open(f"{c.__qualname__} has private slots")
+        if c.__module__ in PURE_MODULES or not _is_plain(c):
+            return self.open(f"{c.__module__}.{c.__qualname__} is not plain data")
+        self.value(c)
         fields = {**{s: getattr(v, s) for s in slots if hasattr(v, s)}, **getattr(v, "__dict__", {})}
         for name in sorted(fields):
             self.emit("field", name)
@@ -276,8 +283,8 @@ class _Walk:
 
 
 @functools.lru_cache(maxsize=1024)
-def _names(code: CodeType) -> frozenset[str]:
-    """The globals that code names, that of functions within it too. Open where it writes them, or reaches past them."""
+def _names(code: CodeType) -> frozenset[str] | str:
+    """The globals that code names, that of functions within it too; why not where it writes or reaches past them."""
     names: set[str] = set()
     before: Any = None
     for i in dis.get_instructions(code):
@@ -286,15 +293,20 @@ def _names(code: CodeType) -> frozenset[str]:
         elif i.opname == "IMPORT_NAME":
             # `import a.b` gives all of `a`; `from a.b import c` comes with a list of names.
             if not _is_pure(i.argval) or ("." in i.argval and before is None):
-                raise Open(f"it imports {i.argval}, which is not known to be pure")
+                return f"it imports {i.argval}, which is not known to be pure"
         elif i.opname in ("STORE_GLOBAL", "DELETE_GLOBAL"):
-            raise Open(f"it writes the global {i.argval}")
+            return f"it writes the global {i.argval}"
         elif i.opname in ("STORE_DEREF", "DELETE_DEREF") and i.argval in code.co_freevars:
-            raise Open(f"it writes {i.argval} of the function around it")
+            return f"it writes {i.argval} of the function around it"
         elif i.opname in ("LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR") and _reaches_out(i.argval):
-            raise Open(f"it reads {i.argval}")
+            return f"it reads {i.argval}"
         before = i.argval
-    return frozenset(names).union(*(_names(c) for c in code.co_consts if isinstance(c, CodeType)))
+    for c in code.co_consts:
+        inner = _names(c) if isinstance(c, CodeType) else ()
+        if isinstance(inner, str):
+            return inner
+        names.update(inner)
+    return frozenset(names)
 
 
 def _reaches_out(name: Any) -> bool:
@@ -339,7 +351,4 @@ def _is_plain(c: type) -> bool:
 
 def _slots(c: type) -> tuple[str, ...]:
     own = vars(c).get("__slots__", ())
-    slots = tuple(s for s in ((own,) if isinstance(own, str) else own) if s not in ("__dict__", "__weakref__"))
-    if any(s.startswith("__") for s in slots):
-        raise Open(f"{c.__qualname__} has private slots")
-    return slots
+    return tuple(s for s in ((own,) if isinstance(own, str) else own) if s not in ("__dict__", "__weakref__"))

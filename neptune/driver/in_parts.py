@@ -25,13 +25,6 @@ def made(case: Case, why: str) -> Made:
     """The kernel of a program by the graphs of its parts; `why` says why it has no graph as a whole."""
     if not case.how.seconds:
         return case.template_kernel(NO_TIME)
-    try:
-        return _made(case, why)
-    except NeptuneError as error:
-        return case.template_kernel(f"none, {first_lines(error)}")
-
-
-def _made(case: Case, why: str) -> Made:
     how = case.how
     # A part has one kernel, and its record is none of a program, which would have a template to compare with.
     kept = Discoveries(how.records, case.machine.device, {**how.numbers, "max_kernels": 1, "part": 1})
@@ -46,7 +39,9 @@ def _made(case: Case, why: str) -> Made:
         return case.template_kernel(f"none, {why}; nor has any part of it", refused=refused)
     lowered = found.lowered(how.safe)
     with case.timing("parts, compiled"):
-        kernel = case.kernel(lowered.template)
+        kernel = lowered if isinstance(lowered, NeptuneError) else case.kernel(lowered.template)
+    if isinstance(kernel, NeptuneError):
+        return case.template_kernel(f"none, {first_lines(kernel)}")
     us = predicted_us(kernel)
     if us is None or (case.template.us is not None and CLOSE * us >= case.template.us):
         why = f"{NO_BETTER}, neither as a whole ({why}) nor in parts"

@@ -338,19 +338,17 @@ def _check(stage: Fused, made: Program | TileProgram) -> ExactReport | None:
     if not stage.of.settings.draws:
         return None
     decisions = stage.by.schedule.decisions
-    try:
-        return check(
-            stage.of.definitions,
-            made,
-            draws=stage.of.settings.draws,
-            finite=frozenset(name for d in decisions for name in d.finite),
-            ranges=[r for d in decisions for r in d.ranges],
-            magnitudes=True,
-            shared=stage.shared,
-        )
-    except EvaluationError as error:
-        # No small instance could be drawn on which the expression itself makes sense (indices within bounds).
-        return unchecked(str(error))
+    report = check(
+        stage.of.definitions,
+        made,
+        draws=stage.of.settings.draws,
+        finite=frozenset(name for d in decisions for name in d.finite),
+        ranges=[r for d in decisions for r in d.ranges],
+        magnitudes=True,
+        shared=stage.shared,
+    )
+    # No small instance could be drawn on which the expression itself makes sense (indices within bounds).
+    return unchecked(str(report)) if isinstance(report, EvaluationError) else report
 
 
 def _report_of(what: str) -> Callable[[Fused], ExactReport | None]:

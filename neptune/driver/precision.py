@@ -5,7 +5,6 @@ from __future__ import annotations
 from math import expm1
 
 from neptune.ir.dtypes import FLOAT8
-from neptune.ir.evaluate.domains import EvaluationError
 from neptune.ir.expr import Expr, Load, rewrite
 from neptune.ir.forms import FORMS, Taken, short
 from neptune.ir.perturb import ABSOLUTE
@@ -13,7 +12,7 @@ from neptune.ir.program import Program, map_exprs, updates
 from neptune.schedule.state import Decision
 from neptune.tile.ir import TileProgram
 from neptune.tile.registers import dots
-from neptune.verify.exact import check_exact
+from neptune.verify.exact import ExactReport, exact_report
 
 
 def short_products(tiles: TileProgram) -> tuple[Decision, ...]:
@@ -74,7 +73,5 @@ def _is_free(program: Program, buffer: str) -> bool:
         return x * 0.5 + 1.0 if isinstance(x, Load) and x.buffer == buffer else None
 
     changed = program.with_body(map_exprs(program.body, lambda e: rewrite(e, other)))
-    try:
-        return check_exact(program, changed).accepted
-    except EvaluationError:
-        return False
+    report = exact_report(program, changed)
+    return isinstance(report, ExactReport) and report.accepted

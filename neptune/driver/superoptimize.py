@@ -32,7 +32,7 @@ from neptune.ir.program import Program
 from neptune.kernel import Kernel
 from neptune.mirage.optimize import Goal, Progress
 from neptune.mirage.problems import Bounds
-from neptune.mirage.reference import reference
+from neptune.mirage.reference import graph_or_why
 from neptune.records.store import Store
 from neptune.tune.budget import Worked, checked_count, seconds_of
 from neptune.tune.params import checked_sizes
@@ -153,10 +153,9 @@ def _made(loops: Program, how: Options, options: Mapping[str, Any]) -> Made:
 
 
 def _of_case(case: Case) -> Made:
-    try:
-        graph = reference(case.loops)
-    except ExpressionError as error:
-        return in_parts.made(case, first_lines(error))
+    graph = graph_or_why(case.loops)
+    if isinstance(graph, ExpressionError):
+        return in_parts.made(case, first_lines(graph))
     if len(graph.steps) > LARGE:
         return in_parts.made(case, f"since it has {len(graph.steps)} operators")
     return Whole(case, Goal(graph, case.sizes, case.machine, case.how.bounds, case.how.seed)).made()

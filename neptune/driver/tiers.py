@@ -22,7 +22,8 @@ from dataclasses import asdict, dataclass
 import torch
 
 from neptune import config
-from neptune.driver.pipeline import compile, kept
+from neptune.driver.pipeline import compile, kept, kernel_or_why
+from neptune.errors import NeptuneError, unless_refused
 from neptune.forms import TRITON
 from neptune.ir.parser import parse_program
 from neptune.ir.printer import print_program
@@ -155,7 +156,7 @@ def first(
     if better is not None:
         _stand_by(better, better, program, job, never)
         return better
-    kernel = quick(program, template, target, sizes)
+    kernel = unless_refused(quick(program, template, target, sizes))
 
     def done() -> None:
         # What is promised by now may not have been before.
@@ -171,13 +172,15 @@ def first(
     return kernel
 
 
-def quick(program: Program, template: str | None, target: str, sizes: Mapping[str, int | float]) -> Kernel:
+def quick(
+    program: Program, template: str | None, target: str, sizes: Mapping[str, int | float]
+) -> Kernel | NeptuneError:
     """The kernel that is there soonest for the class of some sizes: the one that is in the cache, else what compiles
-    fastest."""
-    kernel = kept(program, template, target) if applies(target) else compile(program, template, target=target)
+    fastest; or why it does not compile."""
+    kernel = kept(program, template, target) if applies(target) else kernel_or_why(program, template, target=target)
     if kernel is not None:
         return kernel
-    return compile(program, template, target=target, form=TRITON, shapes=class_sizes(program, sizes))
+    return kernel_or_why(program, template, target=target, form=TRITON, shapes=class_sizes(program, sizes))
 
 
 def applies(target: str) -> bool:

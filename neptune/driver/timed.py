@@ -45,7 +45,7 @@ class Stopwatch:
     calls: GpuCalls = field(default_factory=GpuCalls)
 
     def ways(
-        self, ways: Sequence[Lowering], compiled: Callable[[Lowering], Kernel], clock: Clock
+        self, ways: Sequence[Lowering], compiled: Callable[[Lowering], Kernel | NeptuneError], clock: Clock
     ) -> tuple[list[tuple[float, Lowering, Kernel]], list[Exception]]:
         """The kernels of graphs, the fastest first, with their microseconds, of those that compile (and pass the checks
         of that) before the time is over, one at least; and why others have none."""
@@ -53,8 +53,11 @@ class Stopwatch:
         for way in ways:
             if took and not clock.left:
                 break
+            kernel = compiled(way)
+            if isinstance(kernel, NeptuneError):
+                wrong.append(kernel)
+                continue
             try:
-                kernel = compiled(way)
                 took.append((self.graph(way.candidate.graph, kernel), way, kernel))
             except (NeptuneError, RuntimeError) as error:
                 wrong.append(error)

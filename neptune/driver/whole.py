@@ -10,7 +10,7 @@ from neptune.driver import said
 from neptune.driver.asked import NO_BETTER, NO_TIME, SEARCHED, Case, Made, first_lines, predicted_us
 from neptune.driver.searched import Report, Tier, Way, compiled_tiers
 from neptune.driver.timed import Stopwatch
-from neptune.errors import ExpressionError, FusionError
+from neptune.errors import NeptuneError
 from neptune.ir.printer import print_stage
 from neptune.ir.program import stages
 from neptune.kernel import Kernel
@@ -21,6 +21,7 @@ from neptune.mirage.optimize import BEST, Goal, Lowering, Optimizer, candidate_o
 from neptune.mirage.parser import parse_graph
 from neptune.mirage.printer import print_graph
 from neptune.mirage.threads import with_threads, without_threads
+from neptune.mirage.types import fault
 from neptune.mirage.verdict import Verifier
 from neptune.records.record import Discovery
 from neptune.runtime.launch import parse_target
@@ -80,10 +81,10 @@ class Whole:
             if k and not self.case.clock.left:
                 refused.append(f"{said.count(len(better) - k, 'further graph')}: not compiled, since the time was over")
                 break
-            try:
-                return replace(self._compiled(way, refused), ways=tuple(ways))
-            except FusionError as error:
-                refused.append(first_lines(error))
+            made = self._compiled(way, refused)
+            if isinstance(made, Made):
+                return replace(made, ways=tuple(ways))
+            refused.append(made)
         refused = [*said.off_unit(ways, self.case.template), *refused]
         return replace(self.case.template_kernel(NO_BETTER, refused=refused), ways=tuple(ways))
 
@@ -117,28 +118,30 @@ class Whole:
         for us, way, kernel in took:
             if CLOSE * us >= least:
                 break
-            try:
-                made = self._compiled(way, refused, kernel)
+            made = self._compiled(way, refused, kernel)
+            if isinstance(made, Made):
                 found = Way("graph", predicted_us(kernel), us)
                 return replace(made, report=replace(made.report, found=found, numbers=timed))
-            except FusionError as error:
-                refused.append(first_lines(error))
+            refused.append(made)
         return case.template_kernel(NO_FASTER, refused=refused, numbers=timed)
 
-    def _kernel(self, way: Lowering) -> Kernel:
+    def _kernel(self, way: Lowering) -> Kernel | NeptuneError:
         return self.case.kernel(way.lowered.template)
 
-    def _compiled(self, way: Lowering, refused: list[str], kernel: Kernel | None = None) -> Made:
-        """The kernel of a graph that every tier of the verifier accepts. Raises FusionError for one that is not."""
+    def _compiled(self, way: Lowering, refused: list[str], kernel: Kernel | None = None) -> Made | str:
+        """The kernel of a graph that every tier of the verifier accepts; else why it is refused."""
         with self.case.timing(f"graph of {way.prediction.us:.1f} µs, verified"):
             verdict = self._verifier.verdict(way.candidate.graph)
         # What overflows as the graph says it does not where its exponentials are repaired.
         repaired = any(d.kind == "safe softmax" and d.verdict == "shifted" for d in way.lowered.decisions)
         if not (verdict.accepted or (verdict.equal and (repaired or not self.how.safe))):
-            raise FusionError(f"graph `{way.candidate.graph.name}`", verdict.why)
+            return first_lines(f"graph `{way.candidate.graph.name}`\n{verdict.why}")
         if kernel is None:
             with self.case.timing(f"graph of {way.prediction.us:.1f} µs, compiled"):
-                kernel = self._kernel(way)
+                made = self._kernel(way)
+            if isinstance(made, NeptuneError):
+                return first_lines(made)
+            kernel = made
         found = Way("graph", predicted_us(kernel))
         tiers = [
             Tier(f"{t.name} before the repair" if repaired and t.name == "gate" else t.name, said.tier(t))
@@ -170,10 +173,11 @@ class Whole:
 
     def _again(self, kept: Graph, known: Discovery) -> Made | str:
         """The kernel of a graph that a record has; else why it is refused."""
-        try:
-            graph = tidied(without_threads(kept))
-        except ExpressionError as error:
-            return first_lines(error)
+        plain = without_threads(kept)
+        wrong = fault(plain)
+        if wrong is not None:
+            return first_lines(wrong)
+        graph = tidied(plain)
         outcome = Candidates(self.goal.reference, seed=self.how.seed).outcome(graph)
         if not outcome.accepted:
             return str(outcome)
@@ -181,6 +185,8 @@ class Whole:
         if isinstance(way, str):
             return way
         made = self._compiled(way, [])
+        if isinstance(made, str):
+            return made
         found = replace(made.report.found or Way("graph", None), measured=said.measured(known, "graph"))
         return replace(made, report=replace(made.report, found=found, recorded=True))
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -36,10 +37,7 @@ _COMPARE = {
     tirx.NE: lambda a, b: a != b,
 }
 _PICK = {tirx.Max: max, tirx.Min: min}
-
-
-class _Other(Exception):
-    """The combiner does something else than choose."""
+_BOTH: Mapping[Any, Any] = {**_COMPARE, **_PICK, tirx.And: operator.and_, tirx.Or: operator.or_}
 
 
 @dataclass(frozen=True)
@@ -55,16 +53,36 @@ def recognise(combiner: Any) -> Choice | str:
     """The choice that a `te.comm_reducer` of two components makes, or why it makes none that we have."""
     if len(combiner.result) != 2:
         return f"it folds {len(combiner.result)} values"
-    try:
-        for value, (reducer, sign) in itertools.product((1, 0), (("argmax", 1), ("argmin", -1))):
-            first, minds, last = (_agrees(combiner, value, sign, which) for which in ("first", "any", "last"))
-            if first:
-                return Choice(reducer, value, minds)
-            if last:
-                return "of equal values it keeps the last"
-    except _Other as error:
-        return str(error)
+    parts = {side[c]: c for side in (combiner.lhs, combiner.rhs) for c in range(2)}
+    found = [_part(e, parts) for e in combiner.result]
+    wrong = next((p for p in found if isinstance(p, str)), None)
+    if wrong is not None:
+        return wrong
+    values = (1, 0) if found == [0, 1] else ()
+    for value, (reducer, sign) in itertools.product(values, (("argmax", 1), ("argmin", -1))):
+        first, minds, last = (_agrees(combiner, value, sign, which) for which in ("first", "any", "last"))
+        if first:
+            return Choice(reducer, value, minds)
+        if last:
+            return "of equal values it keeps the last"
     return "it is neither argmax nor argmin"
+
+
+def _part(e: Any, parts: Mapping[Any, int]) -> int | str:
+    """The component that an expression is of, -1 of a predicate; else why it is no choice."""
+    kind, choice = type(e), _choice(e)
+    if kind is tirx.Var and e in parts:
+        return parts[e]
+    if kind is tirx.IntImm and str(e.ty) == "bool":
+        return -1
+    alike = kind in _COMPARE or kind in _PICK
+    if not (kind in _BOTH or kind is tirx.Not or choice is not None):
+        return f"it uses `{kind.__name__}`, and only comparisons and choices of its arguments are understood"
+    found = [_part(x, parts) for x in choice or ((e.a,) if kind is tirx.Not else (e.a, e.b))]
+    wrong = next((p for p in found if isinstance(p, str)), None)
+    if wrong is None and (alike or choice is not None) and found[-1] != found[-2]:
+        wrong = "it compares a value with an index" if alike else "it takes a value for an index"
+    return wrong or (found[-1] if kind in _PICK or choice is not None else -1)
 
 
 def _agrees(combiner: Any, value: int, sign: int, which: str) -> bool:
@@ -78,38 +96,27 @@ def _agrees(combiner: Any, value: int, sign: int, which: str) -> bool:
         left, right = ((lv * sign, -li), (rv * sign, -ri))
         best = max(left, right) if which != "last" else max(left, right, key=lambda p: (p[0], -p[1]))
         expected = {value: best[0] * sign, 1 - value: -best[1]}
-        env: dict[Any, tuple[int, int]] = {}
+        env: dict[Any, int] = {}
         for side, v, i in ((combiner.lhs, lv, li), (combiner.rhs, rv, ri)):
-            env |= {side[value]: (value, v), side[1 - value]: (1 - value, i)}
-        if any(_run(e, env) != (c, expected[c]) for c, e in enumerate(combiner.result)):
+            env |= {side[value]: v, side[1 - value]: i}
+        if any(_run(e, env) != expected[c] for c, e in enumerate(combiner.result)):
             return False
     return True
 
 
-def _run(e: Any, env: Mapping[Any, tuple[int, int]]) -> tuple[int, Any]:
-    """(component, number) of an expression; predicates are of component -1."""
-    kind = type(e)
-    if kind is tirx.Var and e in env:
+def _run(e: Any, env: Mapping[Any, int]) -> Any:
+    """The value of an expression that has a `_part`."""
+    kind, choice = type(e), _choice(e)
+    if kind is tirx.Var:
         return env[e]
-    if kind is tirx.IntImm and str(e.ty) == "bool":
-        return -1, bool(e.value)
-    if kind in (tirx.And, tirx.Or):
-        a, b = _run(e.a, env)[1], _run(e.b, env)[1]
-        return -1, (a and b) if kind is tirx.And else (a or b)
+    if kind is tirx.IntImm:
+        return bool(e.value)
     if kind is tirx.Not:
-        return -1, not _run(e.a, env)[1]
-    if kind in _COMPARE or kind in _PICK:
-        (part, a), (other, b) = _run(e.a, env), _run(e.b, env)
-        if part != other:
-            raise _Other("it compares a value with an index")
-        return (-1, _COMPARE[kind](a, b)) if kind in _COMPARE else (part, _PICK[kind](a, b))
-    choice = _choice(e)
+        return not _run(e.a, env)
     if choice is not None:
-        p, (part, a), (other, b) = (_run(x, env) for x in choice)
-        if part != other:
-            raise _Other("it takes a value for an index")
-        return part, a if p[1] else b
-    raise _Other(f"it uses `{kind.__name__}`, and only comparisons and choices of its arguments are understood")
+        p, a, b = (_run(x, env) for x in choice)
+        return a if p else b
+    return _BOTH[kind](_run(e.a, env), _run(e.b, env))
 
 
 def _choice(e: Any) -> tuple[Any, Any, Any] | None:

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch.fx import GraphModule
@@ -100,18 +100,18 @@ class Mod:
         try:
             e = Translation(self.module, inputs, scalars, read, lambda: self.lengths.append(True)).value()
         except (TypeError, NotImplementedError) as error:
-            self.refuse(str(error))
+            raise self.refusal(str(error)) from None
         except NotAnExpression as error:
-            self.refuse(error.wrong, error.hint)
+            raise self.refusal(error.wrong, error.hint) from None
         if self.kind == "mask_mod" and e.dtype != "bool":
-            self.refuse(f"it returns a value of {e.dtype}", "a condition, such as q_idx >= kv_idx")
+            raise self.refusal(f"it returns a value of {e.dtype}", "a condition, such as q_idx >= kv_idx")
         if self.kind == "score_mod" and e.dtype == "bool":
-            self.refuse("it returns a condition", "a score; conditions go into mask_mod=")
+            raise self.refusal("it returns a condition", "a score; conditions go into mask_mod=")
         return e if e.dtype == "bool" else as_dtype(e, self.wide)
 
-    def refuse(self, wrong: str, hint: str | None = None) -> NoReturn:
-        """Raise the ExpressionError of this mod."""
-        raise ExpressionError(self.asked, wrong, hint=hint, where=self.place) from None
+    def refusal(self, wrong: str, hint: str | None = None) -> ExpressionError:
+        """The ExpressionError of this mod."""
+        return ExpressionError(self.asked, wrong, hint=hint, where=self.place)
 
 
 class _Indexed(TorchFunctionMode):
@@ -168,7 +168,7 @@ def traced(function: Any, kind: str, taken: Sequence[str] = (), wide: str = "flo
     module, mode = _graph(function, kind, wide)
     # What a function counts, or draws at random, is another the second time.
     if _graph(function, kind, wide)[0].code != module.code:
-        _refuse(kind, function, "it does something else each time it is called", hint=WRITES)
+        raise _refusal(kind, function, "it does something else each time it is called", hint=WRITES)
     behind = [c for c in captured(function) if c.kind == "tensor"]
     held: dict[int, Captured] = {}
     for node in module.graph.nodes:
@@ -184,7 +184,7 @@ def traced(function: Any, kind: str, taken: Sequence[str] = (), wide: str = "flo
     made = tuple(_input(c.value, n, function, kind) for c, n in zip(held.values(), names, strict=True))
     mod = Mod(kind, module, tuple(held.values()), made, *_asked(kind, function), mode.sized or mode.valued, wide)
     if mode.valued and stand_ins:
-        _refuse(kind, function, ASKS, hint=INSTEAD)
+        raise _refusal(kind, function, ASKS, hint=INSTEAD)
     # What is no expression is refused here, and what is read at which index is known.
     assert mod.text
     return mod
@@ -198,16 +198,16 @@ def refuse_wrapped(kind: str, function: Any, behind: Sequence[Captured]) -> None
     for c in behind:
         if c.kind == "tensor" and torch._C._functorch.is_batchedtensor(c.value):
             hint = f"a batch in q, k and v that the mod knows the member of: {c.name}[b, …]"
-            _refuse(kind, function, f"it reads `{c.name}`, which torch.vmap goes over", hint=hint)
+            raise _refusal(kind, function, f"it reads `{c.name}`, which torch.vmap goes over", hint=hint)
         if c.kind == "tensor" and (found := derivative_of(c.value)) is not None:
-            _refuse(kind, function, f"`{c.name}` {found.wrong}", hint=found.instead.format(c.name))
+            raise _refusal(kind, function, f"`{c.name}` {found.wrong}", hint=found.instead.format(c.name))
 
 
 def _input(value: torch.Tensor, name: str, function: Any, kind: str) -> Tensor:
     try:
         dtype = name_of(HELD.get(value.dtype, value.dtype))
     except NotAnExpression as error:
-        _refuse(kind, function, f"it reads `{name}`: {error.wrong}", hint=error.hint)
+        raise _refusal(kind, function, f"it reads `{name}`: {error.wrong}", hint=error.hint) from None
     return placeholder([var(f"{name}_{k}") for k in range(value.dim())] or [1], dtype, name)
 
 
@@ -225,7 +225,7 @@ def _check_signature(function: Any, kind: str, wanted: Sequence[str]) -> None:
     try:
         inspect.signature(function).bind(*wanted)
     except TypeError as error:
-        _refuse(kind, function, f"it cannot be called: {error}", hint=shown)
+        raise _refusal(kind, function, f"it cannot be called: {error}", hint=shown) from None
     except ValueError:
         return
 
@@ -252,16 +252,18 @@ def _graph(function: Any, kind: str, wide: str) -> tuple[GraphModule, _Indexed]:
     except ExpressionError:
         raise
     except _Written as error:
-        _refuse(kind, function, str(error), hint=WRITES, where=_users_line(error))
+        raise _refusal(kind, function, str(error), hint=WRITES, where=_users_line(error)) from None
     except Exception as error:
         line = _users_line(error)
         for c in captured(function):
             if (instead := _instead(c, error)) is not None:
-                _refuse(kind, function, f"it reads `{c.name}`, a {type(c.value).__name__}", hint=instead, where=line)
+                raise _refusal(
+                    kind, function, f"it reads `{c.name}`, a {type(c.value).__name__}", hint=instead, where=line
+                ) from None
         if type(error).__name__ in ("GuardOnDataDependentSymNode", "DataDependentOutputException"):
-            _refuse(kind, function, ASKS, hint=INSTEAD, where=line)
+            raise _refusal(kind, function, ASKS, hint=INSTEAD, where=line) from None
         first = (str(error).strip().splitlines() or [""])[0]
-        _refuse(kind, function, f"{type(error).__name__}: {first:.200}", where=line)
+        raise _refusal(kind, function, f"{type(error).__name__}: {first:.200}", where=line) from None
 
 
 def _instead(c: Captured, error: Exception) -> str | None:
@@ -284,9 +286,11 @@ def _shown(file: str) -> str:
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else file
 
 
-def _refuse(kind: str, function: Any, wrong: str, *, hint: str | None = None, where: str | None = None) -> NoReturn:
+def _refusal(
+    kind: str, function: Any, wrong: str, *, hint: str | None = None, where: str | None = None
+) -> ExpressionError:
     asked, place = _asked(kind, function)
-    raise ExpressionError(asked, wrong, hint=hint, where=where or place) from None
+    return ExpressionError(asked, wrong, hint=hint, where=where or place)
 
 
 def _asked(kind: str, function: Any) -> tuple[str, str | None]:

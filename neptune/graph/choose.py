@@ -10,10 +10,10 @@ from typing import Literal, TypeAlias
 
 from torch.fx import Node
 
-import neptune
 from neptune.driver import tiers
 from neptune.driver.device import machine_for
 from neptune.driver.judgement import subject_of
+from neptune.driver.pipeline import kernel_or_why
 from neptune.errors import NeptuneError, NeptunePerformanceWarning
 from neptune.graph.bound import Bound, bound_of
 from neptune.graph.importer import Imported, imported
@@ -60,12 +60,11 @@ def choice(region: Region, target: str, take: Take) -> Judged:
         made = imported(region.nodes, region.outputs, region.name)
     except Unknown as why:
         return Judged(region, False, f"not expressed: {why}", bound=bound, boundary=why.node)
-    try:
-        sizes = example_sizes(made)
-        kernel = _compiled(made.program, target, tuple(sizes.items()))
-        us = predicted(kernel, sizes)
-    except NeptuneError as error:
-        return Judged(region, False, f"not compiled: {_short(error)}", made, bound=bound)
+    sizes = example_sizes(made)
+    kernel = _compiled(made.program, target, tuple(sizes.items()))
+    if isinstance(kernel, NeptuneError):
+        return Judged(region, False, f"not compiled: {_short(kernel)}", made, bound=bound)
+    us = predicted(kernel, sizes)
     if take == "all":
         return Judged(region, True, 'take="all"', made, kernel, us, bound)
     if us is None:
@@ -80,13 +79,13 @@ def _short(error: NeptuneError) -> str:
 
 
 @lru_cache(maxsize=256)
-def _compiled(program: Program, target: str, sizes: tuple[tuple[str, int], ...]) -> Kernel:
-    """The kernel by which a Program is judged: one for all layers of a model."""
+def _compiled(program: Program, target: str, sizes: tuple[tuple[str, int], ...]) -> Kernel | NeptuneError:
+    """The kernel by which a Program is judged: one for all layers of a model; or why it does not compile."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NeptunePerformanceWarning)
         if dict(sizes).keys() >= set(sizes_of(program)):
             return tiers.quick(program, None, target, dict(sizes))
-        return neptune.compile(program, target=target)
+        return kernel_or_why(program, target=target)
 
 
 class Serving:

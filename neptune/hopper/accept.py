@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 from neptune import config, private
 from neptune.errors import TargetError
-from neptune.hopper.compile import Built, compile_gluon
+from neptune.hopper.compile import Built, gluon_or_why
 from neptune.runtime.hopper.accepted import (
     NOT_COMPARED,
     Compared,
@@ -41,7 +41,7 @@ from neptune.shelf import Shelf
 FOLDER = "accepted"
 MAGIC = b"neptune-accepted 1 "
 LOG = logging.getLogger("neptune.codegen")
-_ahead: dict[tuple[str, tuple[int, int]], Future[Verdict]] = {}
+_ahead: dict[tuple[str, tuple[int, int]], Future[Verdict | TargetError]] = {}
 """What is compiled before it is asked for."""
 Found = TypeVar("Found", Verdict, Timed)
 
@@ -81,10 +81,10 @@ def judged(
     before = found
     if found is None or found.split != split:
         ahead = _ahead.pop((key_of(of), split), None)
-        try:
-            found = examined(of, split) if ahead is None else ahead.result()
-        except TargetError as error:
-            return error
+        made = examined(of, split) if ahead is None else ahead.result()
+        if isinstance(made, TargetError):
+            return made
+        found = made
     if found.protocol is None and protocol is not None:
         found = replace(found, protocol=protocol())
     if found.compared is None and compare is not None and found.faults == (NOT_COMPARED,):
@@ -129,7 +129,7 @@ def begun(of: Asynchronous, split: tuple[int, int]) -> None:
     """Have a form compiled beside what this thread does, if nothing is known of it: `judged` waits for what comes."""
     if capturing() or known(of) is not None:
         return
-    made: Future[Verdict] = Future()
+    made: Future[Verdict | TargetError] = Future()
 
     def compile_it() -> None:
         try:
@@ -143,11 +143,15 @@ def begun(of: Asynchronous, split: tuple[int, int]) -> None:
     threading.Thread(target=compile_it, daemon=True).start()
 
 
-def examined(of: Asynchronous, split: tuple[int, int]) -> Verdict:
-    """What compiling alone tells of each of its kernels. Raises TargetError where one does not compile."""
-    own, *others = (
-        figures(compile_gluon(of.text, x.kernel, numbers(x.levers)), x.registers) for x in kernels_of(of, split)
-    )
+def examined(of: Asynchronous, split: tuple[int, int]) -> Verdict | TargetError:
+    """What compiling alone tells of each of its kernels; why not, where one does not compile."""
+    found: list[Figures] = []
+    for x in kernels_of(of, split):
+        built = gluon_or_why(of.text, x.kernel, numbers(x.levers))
+        if isinstance(built, TargetError):
+            return built
+        found.append(figures(built, x.registers))
+    own, *others = found
     return Verdict(**asdict(own), key=key_of(of), others=tuple(others))
 
 

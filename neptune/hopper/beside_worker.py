@@ -24,7 +24,7 @@ from neptune.runtime.bench import Call, GpuCalls, captured
 from neptune.runtime.drawn import drawn, poisoned
 from neptune.runtime.executable import Executable
 from neptune.runtime.hopper.accepted import Quartiles
-from neptune.runtime.worker import Json, serve_alone
+from neptune.runtime.worker import Json, first_line, serve_alone
 
 FORMS = ("asynchronous", "triton")
 ROUNDS, CALLS = 9, 3
@@ -57,9 +57,9 @@ class Session:
             torch.cuda.empty_cache()
             return answer, b""
         except (torch.OutOfMemoryError, MemoryError) as error:
-            return {"failed": "memory", "why": _line(error)}, b""
+            return {"failed": "memory", "why": first_line(error)}, b""
         except Exception as error:
-            said = _line(error)
+            said = first_line(error)
             kind = "memory" if "out of memory" in said else "device" if "CUDA" in said else "error"
             return {"failed": kind, "why": said}, b""
 
@@ -102,11 +102,6 @@ def _run(form: Executable) -> Run:
         form.call(tuple(args), tuple(outputs) if len(outputs) > 1 else outputs[0], None, given or None)
 
     return run
-
-
-def _line(error: BaseException) -> str:
-    """The first line of an error."""
-    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]:.200}"
 
 
 if __name__ == "__main__":

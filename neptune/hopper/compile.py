@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 
 from neptune.codegen.compile import WORKER, answered, parse_target, with_values
-from neptune.errors import InternalError
+from neptune.errors import InternalError, TargetError, unless_refused
 from neptune.hopper import versions
 from neptune.hopper.sass import Lint, lint
 from neptune.runtime.addressing import KernelParameters
@@ -74,8 +74,16 @@ def compile_gluon(
     The type of a descriptor is that of its box ("tensordesc<fp16[64, 128]>"). Raises TargetError where the compiler
     refuses, and where Triton has no Gluon.
     """
+    return unless_refused(gluon_or_why(source, kernel, values, worker))
+
+
+def gluon_or_why(
+    source: str, kernel: KernelParameters, values: Mapping[str, int] | None = None, worker: Worker = WORKER
+) -> Built | TargetError:
+    """What `compile_gluon` gives, or why it refuses."""
     asked = f"compile Gluon kernel {kernel.function} for {TARGET}"
-    versions.check(asked)
+    if (lacks := versions.fault(asked)) is not None:
+        return lacks
     start = time.perf_counter()
     request: Json = {
         "source": source,
@@ -86,7 +94,10 @@ def compile_gluon(
         "kinds": KINDS,
         **asdict(with_values(kernel, values or {})),
     }
-    answer, data = answered(request, asked, "fewer stages, fewer consumers or a smaller tile", worker)
+    came = answered(request, asked, "fewer stages, fewer consumers or a smaller tile", worker)
+    if isinstance(came, TargetError):
+        return came
+    answer, data = came
     forms = dict(zip(KINDS, _split(data, answer["sizes"]), strict=True))
     made = Built(
         kernel.function,

@@ -77,15 +77,16 @@ def missing() -> str | None:
     return None
 
 
-def check(asked: str) -> None:
-    """TargetError where the Triton here has no Gluon, or one without what generated text uses."""
-    if (lacks := missing()) is not None:
-        import triton
+def fault(asked: str) -> TargetError | None:
+    """That the Triton here has no Gluon, or one without what generated text uses."""
+    if (lacks := missing()) is None:
+        return None
+    import triton
 
-        raise TargetError(
-            asked,
-            f"the asynchronous form is written in Gluon, and Triton {triton.__version__} lacks it: {lacks}",
-            legal=(f"Triton {OLDEST} to {NEWEST}",),
-            hint="without it the form in plain Triton runs: leave the choice to Neptune",
-            kind="package",
-        )
+    return TargetError(
+        asked,
+        f"the asynchronous form is written in Gluon, and Triton {triton.__version__} lacks it: {lacks}",
+        legal=(f"Triton {OLDEST} to {NEWEST}",),
+        hint="without it the form in plain Triton runs: leave the choice to Neptune",
+        kind="package",
+    )

@@ -61,13 +61,9 @@ def _anchor(path: tuple[Stmt, ...], stage: Stage) -> For | None:
     return next(iter(reduction_loops(stage, for_loops(inside))), None)
 
 
-def init_nest(
-    path: tuple[Stmt, ...], stage: Stage, taken: Set[str], before: For | None = None
-) -> tuple[For | None, Stmt]:
-    """The loop before which the init of `stage` belongs (None: right before the stage), and the init.
-
-    That is its outermost reduction loop, or `before`, a loop around that one. `taken`: names of other stages.
-    """
+def init_nest(path: tuple[Stmt, ...], stage: Stage, taken: Set[str], before: For | None = None) -> Stmt | str:
+    """The init of `stage`, which belongs before its outermost reduction loop, or right before the stage; or before
+    `before`, a loop around that one. Why not, where it has no place there. `taken`: names of other stages."""
     action = stage.action
     anchor = before or _anchor(path, stage)
     inside = path[next(k for k, s in enumerate(path) if s is anchor) :] if anchor is not None else ()
@@ -84,10 +80,8 @@ def init_nest(
 
     for loop in outer:
         if not known(loop.lo) or not known(loop.hi):
-            raise InternalError(
-                f"the init of stage {stage.name!r} cannot go before loop {anchor.var if anchor else ''!r}: "
-                f"the bounds of loop {loop.var!r} depend on what happens inside it"
-            )
+            where = f"before loop {anchor.var if anchor else ''!r}: the bounds of loop {loop.var!r}"
+            return f"the init of stage {stage.name!r} cannot go {where} depend on what happens inside it"
     # A guard that only restricts what is spatial restricts the init too; the others do not concern it.
     guards = conjuncts(stage.when) + [c for s in inside if isinstance(s, If) for c in conjuncts(s.pred)]
     guards = [c for c in guards if known(c)]
@@ -101,13 +95,19 @@ def init_nest(
     for loop in reversed(outer):
         # Its facts hold inside the reduction loop; before it, where that loop may be empty, they need not.
         nest = replace(loop, body=nest, facts=())
-    return anchor, nest
+    return nest
 
 
 def _names(stage: Stage, taken: Set[str]) -> list[str]:
     """The names of the stages that write each part of an init: the same ones for all pieces of a loop."""
     wishes = [f"{stage.name}_init{k}" for k in range(len(writes(stage.action)))]
     return [fresh_name(taken, w) for w in (wishes if len(wishes) > 1 else [f"{stage.name}_init"])]
+
+
+def misplaced(program: Program) -> str | None:
+    """Why an init of a program has no place; None where `decompose` makes all of them explicit."""
+    inits = (init_nest(path, s, frozenset()) for path, s in paths(program.body) if s.action.init is not None)
+    return next((nest for nest in inits if isinstance(nest, str)), None)
 
 
 def decompose(program: Program) -> Program:
@@ -136,7 +136,10 @@ def _placed(s: Stmt, path: tuple[Stmt, ...], taken: Set[str]) -> Stmt:
             if stage.action.init is not None:
                 anchor = _anchor(around, stage)
                 if (s is stage and anchor is None) or (len(around) > len(path) and around[len(path)] is anchor):
-                    inits.append(init_nest(around, stage, taken)[1])
+                    nest = init_nest(around, stage, taken)
+                    if isinstance(nest, str):
+                        raise InternalError(nest)
+                    inits.append(nest)
     if isinstance(s, Stage):
         inner: Stmt = replace(s, action=replace(s.action, init=None)) if isinstance(s.action, Update) else s
     else:

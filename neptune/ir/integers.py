@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from math import inf
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
 from neptune.errors import InternalError
-from neptune.ir.expr import Cast, Const, Expr, Load, Op, Select, Var
+from neptune.ir.expr import Cast, Const, Expr, Load, Op, Select, Var, walk
 from neptune.ir.ops import INTEGER
 from neptune.ir.printer import print_expr
 
@@ -85,6 +85,14 @@ def evaluate_size(e: Expr, env: Mapping[str, int | float]) -> int:
     3
     """
     return int(_Sizes(env).of(e))
+
+
+def is_size(e: Expr, known: Collection[str]) -> bool:
+    """True where an expression is integer arithmetic on these scalars and tunables alone."""
+    return all(
+        x.name in (INTEGER if isinstance(x, Op) else known) if isinstance(x, Op | Var) else not isinstance(x, Load)
+        for x in walk(e)
+    )
 
 
 def known_size(e: Expr, values: Mapping[str, N]) -> N | int:

@@ -15,9 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 
-from neptune.errors import InternalError
 from neptune.ir.check import check_access, check_expr, check_integer, check_predicate, report
-from neptune.ir.decompose import decompose
+from neptune.ir.decompose import decompose, misplaced
 from neptune.ir.dtypes import DTYPES, is_float
 from neptune.ir.expr import Expr, conjuncts, eq, loads, variables
 from neptune.ir.line import LITERALS, NAME
@@ -343,10 +342,10 @@ def _lowered(program: Program) -> Iterator[str]:
 
 def _order(program: Program) -> list[str]:
     """Reads before any write, in program order, on the form in which the inits stand where they happen."""
-    try:
-        body = decompose(program).body
-    except InternalError as error:
-        return [str(error).splitlines()[0]]
+    wrong = misplaced(program)
+    if wrong is not None:
+        return [wrong]
+    body = decompose(program).body
     findings: list[str] = []
     _check_order(body, {b.name for b in program.inputs}, findings)
     return findings

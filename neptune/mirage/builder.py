@@ -21,14 +21,14 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from neptune.boundary import public
-from neptune.errors import ExpressionError
+from neptune.errors import ExpressionError, unless_refused
 from neptune.ir.dtypes import is_int
 from neptune.ir.expr import Expr, Var, as_expr, cast, walk
 from neptune.ir.names import fresh_name
 from neptune.ir.program import Scalar
 from neptune.mirage.decompose import negative, reciprocal
 from neptune.mirage.ir import WHOLE, Graph, Kernel, Load, Node, Output, Parts, Save, Step, Tensor, Thread, Type, nodes
-from neptune.mirage.types import Typed, check_save, graph_types, kernel_node, library_node, loaded, saved
+from neptune.mirage.types import Typed, graph_types, kernel_node, library_node, loaded, save_fault, saved
 
 Number: TypeAlias = "int | float | Expr"
 
@@ -229,7 +229,7 @@ class KernelBuilder(_Scope):
     @public
     def save(self, name: str, value: Value) -> Value:
         """Write a value to memory: the tensor `name` for what comes behind the kernel."""
-        check_save(self.kernel, name, self.types.get(value.name) if value.scope is self else None)
+        unless_refused(save_fault(self.kernel, name, self.types.get(value.name) if value.scope is self else None))
         self.kernel = replace(self.kernel, saves=(*self.kernel.saves, Save(name, value.name)))
         return Value(self.graph, name)
 
@@ -243,7 +243,7 @@ class KernelBuilder(_Scope):
         return self.types
 
     def check(self, node: Node) -> None:
-        self.types[node.name] = kernel_node(node, self.kernel, self.types)
+        self.types[node.name] = unless_refused(kernel_node(node, self.kernel, self.types))
 
     def forget(self, name: str) -> None:
         del self.types[name]
@@ -342,7 +342,7 @@ class GraphBuilder(_Scope):
         return self.types
 
     def check(self, node: Node) -> None:
-        self.types[node.name] = library_node(node, self.types)
+        self.types[node.name] = unless_refused(library_node(node, self.types))
 
     def forget(self, name: str) -> None:
         del self.types[name]

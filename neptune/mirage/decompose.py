@@ -27,16 +27,42 @@ OPERATORS = {name: name for name in ("add", "sub", "mul", "div", "neg", "exp", "
 }
 """Operators of expressions that are operators of graphs; others are opaque, and called by their names."""
 POWERS = {"sqr": 2.0, "sqrt": 0.5, "rsqrt": -0.5}
+NUMBER_FIRST = frozenset(("add", "mul", "max", "min", "sub", "div"))
+"""Operators of graphs whose first argument may be a number."""
 EXACT = frozenset(("neg", "abs", "max", "min", "floor", "ceil", "round", "trunc"))
 """Operators whose results need no rounding in the dtype of their arguments."""
 
 
-class Unsupported(Exception):
-    """An expression that no graph has: the operator, and what is the matter."""
+def unsupported(e: Expr, loops: frozenset[str]) -> str | None:
+    """What no graph has of the expression of a stage with these loops."""
+    if not loads(e):
+        return _varying(e, loops) or "a value that is made of no tensor: a number is no tensor"
+    return _beyond(e, loops)
 
-    def __init__(self, wrong: str, hint: str | None = None) -> None:
-        super().__init__(wrong)
-        self.wrong, self.hint = wrong, hint
+
+def _varying(e: Expr, loops: frozenset[str]) -> str | None:
+    varied = sorted(variables(e) & loops)
+    return f"arithmetic on the index of axis `{varied[0]}`: values are made of tensors alone" if varied else None
+
+
+def _beyond(e: Expr, loops: frozenset[str]) -> str | None:
+    if not loads(e):
+        return _varying(e, loops)
+    match e:
+        case Load():
+            return None
+        case Cast(arg, dtype):
+            wrong = None if arg.dtype in FLOATS and dtype in FLOATS else f"`cast` of {arg.dtype} to {dtype}"
+            wrong = wrong and f"{wrong}: a graph has floats of 16 bits and more"
+            return _beyond(arg, loops) or wrong
+        case Op(name, args, dtype):
+            inner = next((w for a in args if (w := _beyond(a, loops)) is not None), None)
+            if inner is None and dtype not in FLOATS:
+                return f"`{name}` of {dtype}: a graph computes with floats of 16 bits and more"
+            if inner is None and not loads(args[0]) and name not in NUMBER_FIRST:
+                return f"`{name}` of a number and a tensor, in this order"
+            return inner
+    return "`select`: a graph has no masks" if isinstance(e, Select) else f"`{type(e).__name__.lower()}`"
 
 
 @dataclass
@@ -90,38 +116,21 @@ class Nodes:
 
 @dataclass(frozen=True)
 class Writer:
-    """Writes the expressions of a stage as nodes; `read` gives the value of a load, `loops` are the stage's."""
+    """Writes expressions of a stage in which nothing is `unsupported` as nodes; `read` gives the value of a load."""
 
     nodes: Nodes
     read: Callable[[Load], str]
-    loops: frozenset[str]
 
     def value(self, e: Expr) -> str:
-        """The value of an expression, which has to vary along something or read a tensor."""
-        made = self.operand(e)
-        if not isinstance(made, str):
-            raise Unsupported("a value that is made of no tensor: a number is no tensor")
-        return made
-
-    def operand(self, e: Expr) -> Operand:
-        if not loads(e):
-            if varied := sorted(variables(e) & self.loops):
-                raise Unsupported(f"arithmetic on the index of axis `{varied[0]}`: values are made of tensors alone")
-            return e
-        match e:
-            case Load():
-                return self.read(e)
-            case Cast(arg, dtype):
-                return self._cast(self.value(arg), arg.dtype, dtype)
-            case Select():
-                raise Unsupported("`select`: a graph has no masks")
-            case Op(name, args, dtype):
-                return self._op(name, [self.operand(a) for a in args], dtype)
-        raise Unsupported(f"`{type(e).__name__.lower()}`")
+        """The value of an expression that reads a tensor."""
+        if isinstance(e, Load):
+            return self.read(e)
+        if isinstance(e, Cast):
+            return self._cast(self.value(e.arg), e.arg.dtype, e.dtype)
+        assert isinstance(e, Op), e
+        return self._op(e.name, [self.value(a) if loads(a) else a for a in e.args], e.dtype)
 
     def _cast(self, x: str, source: str, dtype: str) -> str:
-        if source not in FLOATS or dtype not in FLOATS:
-            raise Unsupported(f"`cast` of {source} to {dtype}: a graph has floats of 16 bits and more")
         wider = DTYPES[dtype].bits > DTYPES[source].bits and dtype != "float64"
         return x if wider else self.rounded(x, dtype)
 
@@ -131,8 +140,6 @@ class Writer:
         return x if last is not None and last.dtype == dtype else self.nodes.add("cast", x, dtype=dtype)
 
     def _op(self, name: str, args: list[Operand], dtype: str) -> str:
-        if dtype not in FLOATS:
-            raise Unsupported(f"`{name}` of {dtype}: a graph computes with floats of 16 bits and more")
         made = self._exact(name, args)
         narrow = DTYPES[dtype].bits == 16 and name not in EXACT
         return self.rounded(made, dtype) if narrow else made
@@ -142,7 +149,7 @@ class Writer:
         if len(values) == len(args):
             return self._of_values(name, values)
         number_first, number = next((k == 0, a) for k, a in enumerate(args) if not isinstance(a, str))
-        if number_first and name not in ("add", "mul", "max", "min"):
+        if number_first and name in ("sub", "div"):
             return self._of_number(name, number, values[0])
         return self._with_number(name, values[0], number)
 
@@ -176,8 +183,6 @@ class Writer:
     def _of_number(self, name: str, number: Expr, x: str) -> str:
         if name == "sub":
             return self.shifted(self.nodes.add("neg", x), number)
-        if name != "div":
-            raise Unsupported(f"`{name}` of a number and a tensor, in this order")
         if (logistic := self._logistic(x)) is not None:
             return self.scaled(self.nodes.add("sigmoid", logistic), number)
         root = self.nodes.node(x, "sqrt")

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from neptune.errors import FusionError
+from neptune.errors import FusionError, NeptuneError
 from neptune.ir.expr import Expr, Load, Var, binary, cast, loads, op, variables
 from neptune.ir.names import fresh_name
 from neptune.ir.program import ZERO, Buffer, For, Program, Stage, Stmt, Store, Update, seq, stages, wrap
@@ -26,7 +26,7 @@ from neptune.ir.reducers import REDUCERS
 from neptune.mirage.ir import GRID, LOOP, TILE, Graph, Kernel, Node, Type
 from neptune.mirage.operands import NARROW, core, product, substitute_hole
 from neptune.mirage.ops import OPS
-from neptune.mirage.types import NOTHING, graph_types, kernel_types
+from neptune.mirage.types import NOTHING, fault, graph_types, kernel_types
 from neptune.schedule.state import Decision
 
 DIRECT = {"add": "add", "sub": "sub", "mul": "mul", "div": "div", "maximum": "max", "neg": "neg"} | {
@@ -87,13 +87,10 @@ class Value:
         return frozenset((*self.open, *self.summand))
 
 
-def definitions(graph: Graph, program: Program) -> Definitions:
-    """The algebra of `graph` over the inputs and outputs of the user's `program`.
-
-    Raises FusionError, naming node and axis, where the graph folds an axis in a way that is no sum of the whole.
-    """
-    graph_types(graph)
-    return _Writer(graph, program).written()
+def definitions(graph: Graph, program: Program) -> Definitions | NeptuneError:
+    """The algebra of `graph` over the inputs and outputs of the user's `program`; a FusionError, naming node and axis,
+    where the graph folds an axis in a way that is no sum of the whole."""
+    return fault(graph) or _Writer(graph, program).written()
 
 
 class _Writer:
@@ -123,10 +120,11 @@ class _Writer:
         self.step = 0
         self.loop: str | None = None
         self.looping = False
+        self.wrong: FusionError | None = None
 
     # --- the graph, step by step ---
 
-    def written(self) -> Definitions:
+    def written(self) -> Definitions | FusionError:
         for t in self.graph.inputs:
             index = tuple(Var(self.axes[a]) for a in t.axes)
             self.values[t.name] = Value(Load(t.source, index, t.dtype), dict.fromkeys(t.axes, frozenset({TILE})))
@@ -145,6 +143,8 @@ class _Writer:
                 self.values[step.name] = self.node(step, self.values, types[step.name])
                 self.materialise(step.name, step.name, self.values, force=later[step.name] > 1 or step.name in loaded)
                 saved[step.name] = self.step
+            if self.wrong is not None:
+                return self.wrong
         for out in self.graph.outputs:
             self.step = saved.get(out.value, self.step)
             self.output(out.name, tuple(self.axes[a] for a in out.axes), out.dtype, out.value)
@@ -173,6 +173,8 @@ class _Writer:
         names = _names(kernel)
         for node in kernel.nodes:
             inside[node.name] = self.node(node, inside, types[node.name].type, names.get(node.name))
+            if self.wrong is not None:
+                return
             self.materialise(node.name, node.name, inside, force=uses[node.name] > 1)
         for save in kernel.saves:
             if later[save.name] or results[save.name] > 1:
@@ -227,7 +229,8 @@ class _Writer:
         had = {**x.open, **x.summand}.get(axis)
         reducer = FOLDS.get(node.op, "sum")
         if had != reducer or len(operands) > 1:
-            raise self.refused(node, axis, f"it folds by {reducer} what was folded by {had or 'nothing'} before")
+            self.refuse(node, axis, f"it folds by {reducer} what was folded by {had or 'nothing'} before")
+            return x
         if axis in x.open:
             rest = {a: r for a, r in x.open.items() if a != axis or left}
             return replace(x, type=t, open=rest)
@@ -265,13 +268,13 @@ class _Writer:
         return op(node.function, *args, *([] if constant is None else [constant]))
 
     def _linear(self, node: Node, operands: Sequence[Value]) -> None:
-        """Raise FusionError where a node of what is folded in part is another thing than of the whole."""
+        """Refuse a node that is another thing of what is folded in part than of the whole."""
         for axis in sorted({a for v in operands for a in v.partial}):
             reducers = {{**v.open, **v.summand}.get(axis) for v in operands}
             has = [axis in v.partial for v in operands]
             others = [v for v, partly in zip(operands, has, strict=True) if not partly]
             if any(axis in v.type for v in others):
-                raise self.refused(node, axis, "its other operand varies along that axis")
+                return self.refuse(node, axis, "its other operand varies along that axis")
             fits = {
                 "sum": {"add": all(has), "sub": all(has), "neg": True, "scale": True, "cast": True, "sum": True}
                 | {"mul": sum(has) == 1, "matmul": sum(has) == 1, "div": has[0] and sum(has) == 1, "acc": True}
@@ -281,12 +284,12 @@ class _Writer:
             }
             folded = next(r for r in reducers if r is not None)
             if len(reducers - {None}) > 1 or not fits[folded].get(node.op, False):
-                raise self.refused(node, axis, "of a tile's part it is another number than of the whole")
+                return self.refuse(node, axis, "of a tile's part it is another number than of the whole")
             if node.op == "cast":
                 self.notes.append(Decision("rounding", node.name, "dropped", f"it rounds sums of tiles along `{axis}`"))
 
-    def refused(self, node: Node, axis: str, why: str) -> FusionError:
-        return FusionError(
+    def refuse(self, node: Node, axis: str, why: str) -> None:
+        self.wrong = FusionError(
             f"`{node.name} = {node.op}({', '.join(node.operands)})`",
             f"its operand is folded over a part of axis `{axis}` only: {why}",
             hint=f"an accumulator over `{axis}` in front of it, or maps that are linear in the sum",

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from neptune.boundary import public
-from neptune.errors import NeptuneError
+from neptune.errors import NeptuneError, unless_refused
 from neptune.fusion.schedule import Schedule
 from neptune.ir.program import Program, Stmt, for_loops, paths, seq, stages
 from neptune.mirage.definitions import Definitions, definitions
@@ -39,7 +39,16 @@ def lowered(
     `orders`: the axes of tensors between kernels in the order in which they are stored, where that is another one.
     Raises FusionError, naming node and axis, where a tile's part of a fold is used as the whole.
     """
+    return unless_refused(lowered_or_why(graph, program, safe, orders))
+
+
+def lowered_or_why(
+    graph: Graph, program: Program, safe: bool = True, orders: Mapping[str, tuple[str, ...]] | None = None
+) -> Lowered | NeptuneError:
+    """What `lowered` gives, or why it refuses the graph."""
     made = definitions(graph, program)
+    if isinstance(made, NeptuneError):
+        return made
     made = make_safe(made) if safe else unsafe(made)
     made = relaid(rounded(made, program), orders or {})
     inside = _inside(graph, made)
@@ -54,17 +63,11 @@ def lowered(
     return Lowered(made.program, template, made.decisions)
 
 
-def lowered_or_why(graph: Graph, program: Program, safe: bool = True) -> Lowered | NeptuneError:
-    """What `lowered` gives, or why it refuses the graph."""
-    try:
-        return lowered(graph, program, safe)
-    except NeptuneError as error:
-        return error
-
-
-def joined(program: Program, parts: Sequence[tuple[Program, Graph | None]], safe: bool = True) -> Lowered:
+def joined(
+    program: Program, parts: Sequence[tuple[Program, Graph | None]], safe: bool = True
+) -> Lowered | NeptuneError:
     """Parts of a program, in order, as one template of it: each by its graph, whose names are its own, or (None) with a
-    kernel for each stage. Raises what `lowered` raises."""
+    kernel for each stage; else why a graph is refused, as by `lowered`."""
     bodies: list[Stmt] = []
     temporaries = {b.name: b for p, _ in parts for b in (*p.inputs, *p.outputs)}
     places: list[Place] = []
@@ -76,6 +79,8 @@ def joined(program: Program, parts: Sequence[tuple[Program, Graph | None]], safe
             places.append(Place(f"p{number}", (), None, tuple(s.name for s in stages(part.body)), ()))
             continue
         made = definitions(graph, part)
+        if isinstance(made, NeptuneError):
+            return made
         made = rounded(make_safe(made) if safe else unsafe(made), part)
         inside = _inside(graph, made)
         made = ordered(made, inside)

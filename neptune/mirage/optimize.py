@@ -21,14 +21,13 @@ from math import isfinite
 from neptune import config
 from neptune.boundary import public
 from neptune.errors import InternalError, NeptuneError
-from neptune.fusion.schedule import Schedule
 from neptune.ir.integers import evaluate_size
 from neptune.ir.program import Program
 from neptune.mirage.candidates import Candidates, Outcome
 from neptune.mirage.cost import Cost, batches, estimate
 from neptune.mirage.ir import TILE, Graph, Kernel, Step, Type
 from neptune.mirage.layouts import available, layouts, temporaries
-from neptune.mirage.lower import Lowered, lowered
+from neptune.mirage.lower import Lowered, lowered_or_why
 from neptune.mirage.order import ordered
 from neptune.mirage.problems import Bounds
 from neptune.mirage.reference import reference
@@ -37,9 +36,8 @@ from neptune.mirage.search import Progress as Searched
 from neptune.mirage.search import Search, search
 from neptune.mirage.splits import splits
 from neptune.mirage.types import graph_types, kernel_types
-from neptune.tile.pipeline import lowering
+from neptune.tune import choose
 from neptune.tune.budget import Worked, seconds_of
-from neptune.tune.choose import apply, check_settled
 from neptune.tune.machine import DEFAULT, Machine
 from neptune.tune.params import checked_sizes
 from neptune.tune.points import reference as usual_sizes
@@ -234,17 +232,17 @@ class Lowering:
 def predicted(candidate: Candidate, program: Program, goal: Goal, safe: bool = True) -> Lowering | str:
     """The candidate scheduled and lowered, with the prediction of its best values; else why there is none."""
     try:
-        made = lowered(candidate.graph, program, safe, _orders(candidate, goal))
-        sch = Schedule(made.definitions)
-        apply(made.template, sch, None)
-        check_settled(sch.program)
-        tiles = lowering(sch.program).tiles
+        made = lowered_or_why(candidate.graph, program, safe, _orders(candidate, goal))
+        by = made if isinstance(made, NeptuneError) else choose.lowered_or_why(made.template, program, strict=False)
+        if isinstance(by, NeptuneError):
+            return f"{by.asked}: {by.wrong.splitlines()[0]}"
+        assert isinstance(made, Lowered)
+        tiles = by.tiles
         found = ranked(tiles, goal.sizes, goal.machine)
-    except (NeptuneError, InternalError) as error:
-        asked = f"{error.asked}: " if isinstance(error, NeptuneError) else ""
-        return f"{asked}{error.wrong.splitlines()[0]}"
     except Exception as error:
         # A graph for which no schedule can be written down is not taken, and the others are.
+        if isinstance(error, InternalError):
+            return error.wrong.splitlines()[0]
         if config.read().strict:
             raise
         return f"a defect: {type(error).__name__}: {error}"

@@ -18,6 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import inf
 
+from neptune.errors import NeptuneError
 from neptune.fusion.schedule import Schedule
 from neptune.ir.expr import loads, variables
 from neptune.ir.program import Program, Seq, Stmt, seq, stages
@@ -31,7 +32,7 @@ from neptune.mirage.renamed import of_other, prefixed
 from neptune.records.structure import structure_of
 from neptune.schedule.stagewise import tile_stage
 from neptune.templates.stagewise import TILES
-from neptune.tile.pipeline import lowering
+from neptune.tune.choose import lowered_or_why
 from neptune.tune.constants import FITTED
 from neptune.tune.machine import Machine
 from neptune.tune.rank import ranked
@@ -73,8 +74,8 @@ class Partition:
         """What all parts are predicted to take."""
         return sum(p.us for p in self.parts)
 
-    def lowered(self, safe: bool = True) -> Lowered:
-        """All parts as one template of the program."""
+    def lowered(self, safe: bool = True) -> Lowered | NeptuneError:
+        """All parts as one template of the program, or why they have none."""
         named = [(p.program, p.graph and prefixed(p.graph, f"p{k}_")) for k, p in enumerate(self.parts)]
         return joined(self.program, named, safe)
 
@@ -234,10 +235,13 @@ class _Partitioner:
 
     def _plain(self, program: Program) -> float:
         """What the stages take in kernels of their own."""
-        sch = Schedule(program)
-        for stage in list(sch.stages):
-            tile_stage(sch, stage, TILES)
-        found = ranked(lowering(sch.program).tiles, self.sizes, self.machine)
+
+        def alone(sch: Schedule) -> None:
+            for stage in list(sch.stages):
+                tile_stage(sch, stage, TILES)
+
+        by = lowered_or_why(alone, program, strict=False)
+        found = () if isinstance(by, NeptuneError) else ranked(by.tiles, self.sizes, self.machine)
         # Where the model says nothing, a kernel costs a launch.
         return found[0].prediction.us - FITTED.first + FITTED.further if found else FITTED.further
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from neptune.boundary import public
-from neptune.errors import ExpressionError, InternalError, NeptuneError
+from neptune.errors import ExpressionError, unless_refused
 from neptune.ir.contraction import grouped
 from neptune.ir.dtypes import DTYPES
 from neptune.ir.expr import Const, Expr, Load, Op, Var, cast, loads, variables
@@ -23,7 +23,7 @@ from neptune.ir.printer import print_expr, print_stage
 from neptune.ir.program import Alloc, Buffer, If, Program, Stage, stages, walk
 from neptune.ir.reducers import REDUCERS
 from neptune.mirage.axes import Axes, Dim, Use
-from neptune.mirage.decompose import Nodes, Unsupported, Writer
+from neptune.mirage.decompose import Nodes, Writer, unsupported
 from neptune.mirage.ir import Graph, Node, Output, Tensor
 from neptune.mirage.ops import FLOATS
 from neptune.schedule.definition import Definition, ReductionDef
@@ -56,32 +56,34 @@ def reference(program: Program) -> Graph:
     Raises ExpressionError, naming the stage, the operator and the axis, for masks, arithmetic on indices, sizes that
     depend on data, integers, tensors of more than four dimensions and floats of less than 16 bits.
     """
-    _check_unscheduled(program)
+    return unless_refused(graph_or_why(program))
+
+
+def graph_or_why(program: Program) -> Graph | ExpressionError:
+    """The graph of a program, or why it has none."""
+    if _is_scheduled(program):
+        return ExpressionError(
+            f"the graph of `{program.name}`",
+            "it is no expression but a schedule: it has tiles of its own",
+            hint="the program as it was defined",
+        )
     definitions = initial(program).definitions
     by_name = {s.name: s for s in stages(program.body)}
     for name, d in definitions.items():
         wrong = _mistake(program, d)
         if wrong is not None:
-            raise _refused(program, by_name[name], *wrong)
+            return _refused(program, by_name[name], *wrong)
     writers: dict[str, str] = {}
     given = {b.name for b in program.inputs}
     for name, d in definitions.items():
         early = next((x.buffer for x in d.reads() if x.buffer not in writers and x.buffer not in given), None)
         if early is not None or d.action.buffers[0] in writers:
             what = "a result that another stage has made" if early is None else f"`{early}` before it is made"
-            raise _refused(program, by_name[name], what)
+            return _refused(program, by_name[name], what)
         writers |= dict.fromkeys(d.action.buffers, name)
     axes = Axes(definitions, writers, {b.name: b for b in program.inputs})
     axes.read_all(b.name for b in program.outputs)
     return _Reference(program, axes, axes.names(s.name for s in program.scalars), by_name).graph()
-
-
-def graph_or_why(program: Program) -> Graph | NeptuneError | InternalError:
-    """The graph of a program, or why it has none."""
-    try:
-        return reference(program)
-    except (NeptuneError, InternalError) as error:
-        return error
 
 
 @dataclass
@@ -96,13 +98,16 @@ class _Reference:
     values: dict[Use, str] = field(default_factory=dict)
     tensors: dict[Use, Tensor] = field(default_factory=dict)
 
-    def graph(self) -> Graph:
+    def graph(self) -> Graph | ExpressionError:
         self._add_inputs()
         outputs = [next(u for u in self.axes.uses if u.buffer == b.name) for b in self.program.outputs]
-        self._add_stages()
+        if (wrong := self._add_stages()) is not None:
+            return wrong
         results = {u.buffer: self._unrounded(self.values[u], self.program.globals[u.buffer].dtype) for u in outputs}
         for u in outputs:
-            self._check_result(u, results[u.buffer])
+            if repeated := [a for a in self._labels(u) if a not in self.nodes.axes[results[u.buffer]]]:
+                what = f"a result that does not vary along axis `{repeated[0]}`: a graph repeats no elements"
+                return _refused(self.program, self.stages[u.stage], what)
         wishes: dict[str, str] = {}
         for name, value in (*((u.buffer, v) for u, v in self.values.items()), *results.items()):
             wishes.setdefault(value, name)
@@ -146,23 +151,19 @@ class _Reference:
             found = {self._label(use, a): e for a, e in extents.items()} | found
         return {a: found[a] for a in sorted(found, key=list(self.labels.values()).index)}
 
-    def _add_stages(self) -> None:
+    def _add_stages(self) -> ExpressionError | None:
+        """Add the values of all stages, in order; why not, of one that no graph has."""
         for use in self.axes.in_order():
 
             def read(load: Load, use: Use = use) -> str:
                 source = self.axes.sources[use, load.buffer, load.index]
                 return self.tensors[source].name if source in self.tensors else self.values[source]
 
-            try:
-                self.values[use] = self._stage(use, read)
-            except Unsupported as error:
-                raise _refused(self.program, self.stages[use.stage], error.wrong, error.hint) from None
-
-    def _check_result(self, use: Use, value: str) -> None:
-        repeated = [a for a in self._labels(use) if a not in self.nodes.axes[value]]
-        if repeated:
-            wrong = f"a result that does not vary along axis `{repeated[0]}`: a graph repeats no elements"
-            raise _refused(self.program, self.stages[use.stage], wrong)
+            made = self._stage(use, read)
+            if isinstance(made, ExpressionError):
+                return made
+            self.values[use] = made
+        return None
 
     def _unrounded(self, value: str, dtype: str) -> str:
         """What a result is rounded from, where nothing else reads what is rounded: storing it does that."""
@@ -170,21 +171,27 @@ class _Reference:
         read = any(value in n.operands for n in self.nodes.made.values())
         return value if last is None or last.dtype != dtype or read else last.operands[0]
 
-    def _stage(self, use: Use, read: Callable[[Load], str]) -> str:
+    def _stage(self, use: Use, read: Callable[[Load], str]) -> str | ExpressionError:
         d = self.axes.definitions[use.stage]
-        writer = Writer(self.nodes, read, frozenset(d.names))
+        writer = Writer(self.nodes, read)
         (value,) = d.action.values
         if not isinstance(d, ReductionDef):
-            return writer.value(value)
+            return self._written(use, writer, value)
         if d.action.reducer == "sum":
             two = grouped(value, (a.name for a in d.spatial))
             value = value if two is None else two
-        folded = writer.value(value)
+        folded = self._written(use, writer, value)
+        if isinstance(folded, ExpressionError):
+            return folded
         labels = {self._label(use, a): d.extents[a] for a in d.reduced}
         for axis in _products_first(self.nodes, folded, list(labels)):
             folded = self._folded(d.action.reducer, folded, axis, cast(labels[axis], value.dtype), writer)
         narrow = DTYPES[value.dtype].bits == 16 and d.action.reducer == "sum"
         return writer.rounded(folded, value.dtype) if narrow else folded
+
+    def _written(self, use: Use, writer: Writer, value: Expr) -> str | ExpressionError:
+        wrong = unsupported(value, frozenset(self.axes.definitions[use.stage].names))
+        return writer.value(value) if wrong is None else _refused(self.program, self.stages[use.stage], wrong)
 
     def _folded(self, kind: str, value: str, axis: str, size: Expr, writer: Writer) -> str:
         if axis not in self.nodes.axes[value]:
@@ -208,14 +215,9 @@ def _both_have(nodes: Nodes, product: Node, axis: str) -> bool:
 # --- what is refused ----------------------------------------------------------------------------------
 
 
-def _check_unscheduled(program: Program) -> None:
-    strange = next((s for s in walk(program.body) if isinstance(s, Alloc | If)), None)
-    if strange is not None or program.owes or program.tunables:
-        raise ExpressionError(
-            f"the graph of `{program.name}`",
-            "it is no expression but a schedule: it has tiles of its own",
-            hint="the program as it was defined",
-        )
+def _is_scheduled(program: Program) -> bool:
+    strange = any(isinstance(s, Alloc | If) for s in walk(program.body))
+    return strange or bool(program.owes or program.tunables)
 
 
 def _mistake(program: Program, d: Definition) -> tuple[str, str | None] | None:

@@ -6,11 +6,11 @@ ExpressionError that names the node, the operator and the axis where a graph is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from neptune.boundary import public
-from neptune.errors import ExpressionError
+from neptune.errors import ExpressionError, unless_refused
 from neptune.ir.ops import OPS as OPERATORS
 from neptune.mirage.ir import GRID, LOOP, SPLIT, TILE, WHOLE, Graph, Kernel, Node, Parts, Type
 from neptune.mirage.ops import FLOATS, OPS
@@ -69,31 +69,37 @@ def agree(a: Parts, b: Parts) -> bool:
     return a == b or (a < b and TILE not in a) or (b < a and TILE not in b)
 
 
-def check_fields(node: Node) -> None:
-    """Raise ExpressionError where a node lacks what its operator has beside operands, or has what that has not."""
+def _unfit(node: Node, found: Collection[str]) -> ExpressionError | None:
+    """A value that is not `found` before a node, what it lacks of what its operator has beside operands, or has that
+    that has not."""
+    unknown = next((o for o in node.operands if o not in found), None)
+    if unknown is not None:
+        return _bad(node, f"there is no value `{unknown}` before it", list(found))
     row = OPS.get(node.op)
     if row is None:
-        raise _bad(node, f"there is no operator `{node.op}`", list(OPS))
+        return _bad(node, f"there is no operator `{node.op}`", list(OPS))
     if row.kind == "fold" and not node.axis:
-        raise _bad(node, f"`{node.op}` takes an axis away, and none is given")
+        return _bad(node, f"`{node.op}` takes an axis away, and none is given")
     if row.constant and node.constant is None:
-        raise _bad(node, f"`{node.op}` has a number, and none is given")
+        return _bad(node, f"`{node.op}` has a number, and none is given")
     if node.op == "cast" and node.dtype not in FLOATS:
-        raise _bad(node, f"it rounds to {node.dtype or 'nothing'}", FLOATS)
+        return _bad(node, f"it rounds to {node.dtype or 'nothing'}", FLOATS)
     if row.kind == "fold" and not node.parts:
-        raise _bad(node, f"it takes no part of axis `{node.axis}` away", [TILE, GRID])
+        return _bad(node, f"it takes no part of axis `{node.axis}` away", [TILE, GRID])
     if node.op == "opaque":
-        _check_function(node)
+        return _function_fault(node)
+    return None
 
 
-def _check_function(node: Node) -> None:
-    """Raise ExpressionError where a function is none of numbers, or takes another count of them."""
+def _function_fault(node: Node) -> ExpressionError | None:
+    """That a function is none of numbers, or takes another count of them."""
     row = FUNCTIONS.get(node.function)
     if row is None:
-        raise _bad(node, f"`opaque` has a function, and `{node.function}` is none", list(FUNCTIONS))
+        return _bad(node, f"`opaque` has a function, and `{node.function}` is none", list(FUNCTIONS))
     given = len(node.operands) + (node.constant is not None)
     if given != row.arity:
-        raise _bad(node, f"`{node.function}` takes {row.arity} values, and {given} are given")
+        return _bad(node, f"`{node.function}` takes {row.arity} values, and {given} are given")
+    return None
 
 
 def without(t: Type, axis: str, parts: Parts) -> Type:
@@ -102,24 +108,24 @@ def without(t: Type, axis: str, parts: Parts) -> Type:
     return {a: p if a != axis else left for a, p in t.items() if a != axis or left}
 
 
-def node_type(node: Node, operands: Sequence[Type]) -> Type:
-    """The type of a node's value from those of its operands, or an ExpressionError."""
+def _node_type(node: Node, operands: Sequence[Type]) -> Type | ExpressionError:
+    """The type of a node's value from those of its operands, or what is wrong with it."""
     row = OPS[node.op]
     if row.arity >= 0 and len(operands) != row.arity:
-        raise _bad(node, f"`{node.op}` takes {row.arity} operands, and {len(operands)} are given")
+        return _bad(node, f"`{node.op}` takes {row.arity} operands, and {len(operands)} are given")
     t: Type = {}
     for other in operands if row.kind != "accumulate" else operands[:1]:
         made = joined(t, other)
         if made is None:
             axes = [a for a in t if a in other and not agree(t[a], other[a])]
-            raise _bad(node, f"its operands hold different parts of axis `{axes[0]}`")
+            return _bad(node, f"its operands hold different parts of axis `{axes[0]}`")
         t = made
     if row.kind == "map":
         return t
     taken = node.parts if row.kind == "fold" else frozenset({LOOP, TILE} if node.op == "acc_sum" else {LOOP})
     if not taken <= t.get(node.axis, NOTHING):
         has = "does not vary along it" if node.axis not in t else f"has its {_names(t[node.axis])} part"
-        raise _bad(
+        return _bad(
             node, f"it takes the {_names(taken)} part of axis `{node.axis}` away, and its operand {has}", sorted(t)
         )
     return without(t, node.axis, taken)
@@ -127,72 +133,82 @@ def node_type(node: Node, operands: Sequence[Type]) -> Type:
 
 def kernel_types(kernel: Kernel, tensors: Mapping[str, Type]) -> dict[str, Typed]:
     """The types of all values of a kernel by name; `tensors` are those in device memory."""
+    return unless_refused(_kernel_types(kernel, tensors))
+
+
+def _kernel_types(kernel: Kernel, tensors: Mapping[str, Type]) -> dict[str, Typed] | ExpressionError:
     found: dict[str, Typed] = {}
     if len(set(kernel.grid)) < len(kernel.grid):
-        raise ExpressionError(f"kernel `{kernel.name}`", f"its grid ({', '.join(kernel.grid)}) has an axis twice")
+        return ExpressionError(f"kernel `{kernel.name}`", f"its grid ({', '.join(kernel.grid)}) has an axis twice")
     if len(kernel.grid) > 3:
-        raise ExpressionError(
+        return ExpressionError(
             f"kernel `{kernel.name}`", f"a grid has up to three axes, and {len(kernel.grid)} are given"
         )
     for load in kernel.loads:
         if load.tensor not in tensors:
-            raise ExpressionError(f"load `{load.name}`", f"there is no tensor `{load.tensor}`", legal=list(tensors))
+            return ExpressionError(f"load `{load.name}`", f"there is no tensor `{load.tensor}`", legal=list(tensors))
         found[load.name] = Typed(loaded(tensors[load.tensor], kernel, load.whole))
     for node in kernel.nodes:
-        found[node.name] = kernel_node(node, kernel, found)
-    for save in kernel.saves:
-        check_save(kernel, save.name, found.get(save.value))
-    return found
+        typed = kernel_node(node, kernel, found)
+        if isinstance(typed, ExpressionError):
+            return typed
+        found[node.name] = typed
+    wrong = (save_fault(kernel, save.name, found.get(save.value)) for save in kernel.saves)
+    return next((w for w in wrong if w is not None), found)
 
 
-def kernel_node(node: Node, kernel: Kernel, found: Mapping[str, Typed]) -> Typed:
-    """The type of a node of a kernel from those of the values before it."""
-    unknown = next((o for o in node.operands if o not in found), None)
-    if unknown is not None:
-        raise _bad(node, f"there is no value `{unknown}` before it", list(found))
-    check_fields(node)
+def kernel_node(node: Node, kernel: Kernel, found: Mapping[str, Typed]) -> Typed | ExpressionError:
+    """The type of a node of a kernel from those of the values before it, or what is wrong with it."""
+    wrong = _unfit(node, found)
+    if wrong is not None:
+        return wrong
     if node.name in found:
-        raise _bad(node, "another value has its name")
+        return _bad(node, "another value has its name")
     operands = [found[o] for o in node.operands]
     accumulates = OPS[node.op].kind == "accumulate"
     if accumulates and node.axis != kernel.loop:
-        raise _bad(node, f"the loop is over {kernel.loop or 'nothing'}, and it accumulates over axis `{node.axis}`")
-    t = node_type(node, [o.type for o in operands])
+        return _bad(node, f"the loop is over {kernel.loop or 'nothing'}, and it accumulates over axis `{node.axis}`")
+    t = _node_type(node, [o.type for o in operands])
+    if isinstance(t, ExpressionError):
+        return t
     changes = not accumulates and any(o.body for o in operands)
     behind = accumulates or any(o.behind and not (changes and o.running) for o in operands)
     if changes and behind:
-        raise _bad(
+        return _bad(
             node, "one operand changes in the loop, and another is there behind it only: it needs an accumulator"
         )
     if node.op == "acc_rescaled" and not operands[1].running:
-        raise _bad(node, f"`{node.operands[1]}` is no running maximum, by which a sum could be rescaled")
-    return Typed(t, behind, node.op == "acc_max", _left(node, kernel.loop, t, operands if not accumulates else None))
+        return _bad(node, f"`{node.operands[1]}` is no running maximum, by which a sum could be rescaled")
+    left = _left(kernel.loop, t, operands if not accumulates else None)
+    if len(left) > 1:
+        what = f"one operand holds all of axis `{kernel.loop}`, and another what an accumulator has left of it"
+        return _bad(node, what)
+    return Typed(t, behind, node.op == "acc_max", any(left))
 
 
-def _left(node: Node, loop: str | None, t: Type, operands: Sequence[Typed] | None) -> bool:
-    """True where the tile part of the loop's axis is what an accumulator has left; this is one, if without operands."""
+def _left(loop: str | None, t: Type, operands: Sequence[Typed] | None) -> set[bool]:
+    """Whether the tile part of the loop's axis is what an accumulator has left, as each operand says; this is one, if
+    without operands."""
     if loop is None or TILE not in t.get(loop, NOTHING):
-        return False
-    if operands is None:
-        return True
-    kinds = {o.left for o in operands if loop in o.type}
-    if len(kinds) > 1:
-        raise _bad(node, f"one operand holds all of axis `{loop}`, and another what an accumulator has left of it")
-    return any(kinds)
+        return {False}
+    return {True} if operands is None else {o.left for o in operands if loop in o.type}
 
 
-def check_save(kernel: Kernel, name: str, value: Typed | None) -> None:
-    """Raise ExpressionError where programs cannot write a value, or would write the same elements."""
+def save_fault(kernel: Kernel, name: str, value: Typed | None) -> ExpressionError | None:
+    """That programs cannot write a value, or would write the same elements."""
     at = f"result `{name}` of kernel `{kernel.name}`"
     if value is None:
-        raise ExpressionError(at, "there is no such value")
+        return ExpressionError(at, "there is no such value")
     if value.body:
-        raise ExpressionError(at, f"it changes in the loop over `{kernel.loop}`: no accumulator is on its way")
+        return ExpressionError(at, f"it changes in the loop over `{kernel.loop}`: no accumulator is on its way")
     if value.left:
-        raise ExpressionError(at, f"it holds what an accumulator has left of axis `{kernel.loop}`: no part of a tensor")
+        return ExpressionError(
+            at, f"it holds what an accumulator has left of axis `{kernel.loop}`: no part of a tensor"
+        )
     lacks = [a for a in kernel.grid if GRID not in value.type.get(a, NOTHING)]
     if lacks:
-        raise ExpressionError(at, f"programs along axis `{lacks[0]}` of the grid would all write the same elements")
+        return ExpressionError(at, f"programs along axis `{lacks[0]}` of the grid would all write the same elements")
+    return None
 
 
 def saved(t: Type) -> Type:
@@ -203,42 +219,51 @@ def saved(t: Type) -> Type:
 @public
 def graph_types(graph: Graph) -> dict[str, Type]:
     """The types of all values at kernel level by name. Everything in the graph is checked."""
-    _check_axes(graph)
+    return unless_refused(_graph_types(graph))
+
+
+def fault(graph: Graph) -> ExpressionError | None:
+    """What is wrong with a graph; None of a valid one."""
+    found = _graph_types(graph)
+    return found if isinstance(found, ExpressionError) else None
+
+
+def _graph_types(graph: Graph) -> dict[str, Type] | ExpressionError:
+    wrong = _axes_fault(graph)
+    if wrong is not None:
+        return wrong
     found: dict[str, Type] = {t.name: dict.fromkeys(t.axes, WHOLE) for t in graph.inputs}
     for step in graph.steps:
-        made: dict[str, Type]
-        if isinstance(step, Kernel):
-            typed = kernel_types(step, found)
-            made = {s.name: saved(typed[s.value].type) for s in step.saves}
-        else:
-            made = {step.name: library_node(step, found)}
+        made = _step_types(step, found)
+        if isinstance(made, ExpressionError):
+            return made
         twice = next((name for name in made if name in found), None)
         if twice is not None:
-            raise ExpressionError(f"value `{twice}` of the graph", "another value has its name")
+            return ExpressionError(f"value `{twice}` of the graph", "another value has its name")
         found |= made
     for out in graph.outputs:
         t = found.get(out.value)
         if t is None:
-            raise ExpressionError(f"output `{out.name}`", f"there is no value `{out.value}`", legal=list(found))
+            return ExpressionError(f"output `{out.name}`", f"there is no value `{out.value}`", legal=list(found))
         if dict(t) != dict.fromkeys(out.axes, WHOLE):
-            raise ExpressionError(
+            return ExpressionError(
                 f"output `{out.name}`",
                 f"its value varies over {_type(t)}, and its dimensions are {', '.join(out.axes)}",
             )
     return found
 
 
-def fault(graph: Graph) -> ExpressionError | None:
-    """What is wrong with a graph; None of a valid one."""
-    try:
-        graph_types(graph)
-    except ExpressionError as error:
-        return error
-    return None
+def _step_types(step: Kernel | Node, found: Mapping[str, Type]) -> dict[str, Type] | ExpressionError:
+    """The types of what a step makes."""
+    if isinstance(step, Node):
+        made = library_node(step, found)
+        return made if isinstance(made, ExpressionError) else {step.name: made}
+    typed = _kernel_types(step, found)
+    return typed if isinstance(typed, ExpressionError) else {s.name: saved(typed[s.value].type) for s in step.saves}
 
 
-def _check_axes(graph: Graph) -> None:
-    """Raise ExpressionError for an axis that has no size."""
+def _axes_fault(graph: Graph) -> ExpressionError | None:
+    """An axis that has no size."""
     named = [(f"input `{t.name}`", t.axes) for t in graph.inputs]
     for k in graph.kernels:
         named.append((f"kernel `{k.name}`", k.grid if k.loop is None else (*k.grid, k.loop)))
@@ -246,18 +271,18 @@ def _check_axes(graph: Graph) -> None:
     for asked, axes in named:
         unknown = next((a for a in axes if a not in graph.axes), None)
         if unknown is not None:
-            raise ExpressionError(asked, f"the graph has no axis `{unknown}`", legal=list(graph.axes))
+            return ExpressionError(asked, f"the graph has no axis `{unknown}`", legal=list(graph.axes))
+    return None
 
 
-def library_node(node: Node, found: Mapping[str, Type]) -> Type:
-    """The type of a node on whole tensors from those of the values before it."""
-    unknown = next((o for o in node.operands if o not in found), None)
-    if unknown is not None:
-        raise _bad(node, f"there is no value `{unknown}` before it", list(found))
-    check_fields(node)
+def library_node(node: Node, found: Mapping[str, Type]) -> Type | ExpressionError:
+    """The type of a node on whole tensors from those of the values before it, or what is wrong with it."""
+    wrong = _unfit(node, found)
+    if wrong is not None:
+        return wrong
     if OPS[node.op].kind == "accumulate":
-        raise _bad(node, "an accumulator stands in a kernel with a loop")
-    return node_type(node, [found[o] for o in node.operands])
+        return _bad(node, "an accumulator stands in a kernel with a loop")
+    return _node_type(node, [found[o] for o in node.operands])
 
 
 def _names(parts: Parts) -> str:

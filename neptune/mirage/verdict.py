@@ -24,7 +24,7 @@ from math import isfinite
 import numpy as np
 
 from neptune.boundary import public
-from neptune.errors import ExpressionError, InternalError, NeptuneError
+from neptune.errors import ExpressionError, NeptuneError
 from neptune.ir.evaluate.domains import Array, EvaluationError, Unevaluated, every
 from neptune.ir.program import Program
 from neptune.mirage.align import Misfit, aligned, ordered, orders
@@ -298,8 +298,6 @@ class Verifier:
             return graph, ""
         low = lowered_or_why(graph, self.program, self.safe)
         back = low if isinstance(low, NeptuneError) else graph_or_why(low.definitions)
-        if isinstance(back, InternalError):
-            raise back
         made = aligned(back, self.expression) if isinstance(back, Graph) else Misfit(str(back))
         if isinstance(made, Misfit):
             return graph, f"; it is not lowered: {made.why.splitlines()[0]}"

@@ -84,11 +84,11 @@ class Base:
     kind: str = ""
 
     def __post_init__(self) -> None:
-        for name in ("kind", "structure", "device", *RESTS[type(self)]):
-            holds, wanted = FIELDS[name]
-            value = getattr(self, name)
-            if not holds(value):
-                raise RecordError(f"a tuning record with {name}={_short(value)}", f"{name} is {wanted}")
+        values = {name: getattr(self, name) for name in ("kind", "structure", "device", *RESTS[type(self)])}
+        wrong = fault(values)
+        if wrong is not None:
+            raise RecordError(*wrong)
+        for name, value in values.items():
             if isinstance(value, Mapping):
                 object.__setattr__(self, name, dict(sorted(value.items())))
 
@@ -164,6 +164,16 @@ class Unknown:
         return self.text + b"\n"
 
 
+def fault(values: Mapping[str, Any]) -> tuple[str, str] | None:
+    """The first of these fields of a record that could not be read back, and what it must be."""
+    name = next((n for n, value in values.items() if not FIELDS[n][0](value)), None)
+    return (
+        None
+        if name is None
+        else (f"a tuning record with {name}={_short(values[name])}", f"{name} is {FIELDS[name][1]}")
+    )
+
+
 def prefix(structure: str, device: str) -> bytes:
     """How every line of a structure on a device begins.
 
@@ -187,8 +197,8 @@ def parse(line: bytes) -> Said | Unknown | None:
         if said.keys() != {"record", "structure", "device", "kind", *RESTS[made]}:
             return None
         del said["record"]
-        return made(**said)
-    except (RecordError, ValueError, TypeError, KeyError, RecursionError):
+        return made(**said) if fault(said) is None else None
+    except (ValueError, TypeError, KeyError, RecursionError):
         return None
 
 

@@ -239,3 +239,8 @@ def _end_with(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(WATCH)
     os._exit(1)
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error, after its class."""
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]:.200}"

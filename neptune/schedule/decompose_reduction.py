@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from neptune.errors import ScheduleError
+from neptune.errors import InternalError, ScheduleError
 from neptune.ir.decompose import init_nest
 from neptune.ir.expr import loads, variables
 from neptune.ir.printer import print_stage
@@ -37,7 +37,9 @@ def decompose_reduction(state: State, name: str, ref: Loop) -> State:
         )
     check_whole(state, loop, request)
     _check_place(stage, loops, loop, request)
-    nest = init_nest(path, stage, {s.name for s in stages(state.program.body)}, loop)[1]
+    nest = init_nest(path, stage, {s.name for s in stages(state.program.body)}, loop)
+    if isinstance(nest, str):
+        raise InternalError(nest)
     folding = replace_node(loop, stage, replace(stage, action=replace(action, init=None)))
     return state.with_body(replace_node(state.program.body, loop, seq(nest, folding)))
 

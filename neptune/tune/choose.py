@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
+from itertools import islice
 from math import isfinite
 from typing import Any, TypeAlias
 
@@ -191,8 +192,7 @@ def candidates(
         yield from _ranked(program, None, AUTOMATIC, wishes, machine, form)
         return
     for full in _ranked(program, None, AUTOMATIC, wishes, machine, form):
-        with suppress(ScheduleError):
-            yield next(_ranked(program, fuel, (full.template,), wishes, machine))
+        yield from islice(_ranked(program, fuel, (full.template,), wishes, machine, asked=False), 1)
 
 
 def _ranked(
@@ -202,11 +202,17 @@ def _ranked(
     wishes: Wishes,
     machine: Machine,
     form: OtherForm | None = None,
+    *,
+    asked: bool = True,
 ) -> Iterator[Scheduled]:
-    """`candidates` among the templates of these names."""
+    """`candidates` among the templates of these names; where none applies and one was `asked` for, a ScheduleError."""
     known = shipped_templates()
     applying, refused = _applying(program, fuel, tuple((n, known[n]) for n in names if n in known))
     passed = list(refused)
+    if not applying and asked:
+        wrong = "\n".join(f"{d.subject}: {d.reason}" for d in passed) or "no template is shipped"
+        legal = ("template=<a function over a Schedule>", *shipped_templates())
+        raise ScheduleError(f"choose a template for `{program.name}`", wrong, legal=legal, kind="no_template")
     made = _following(_taking(applying, wishes.params, passed), wishes.deciding, passed)
     predicted = dict(made)
     while predicted:
@@ -275,19 +281,15 @@ def _applying(
     passed: list[Decision] = []
     for name, template in templates:
         try:
-            made[name] = replace(lowered(template, program, fuel, strict=name != AUTOMATIC[-1]), template=name)
-        except NeptuneError as error:
-            passed.append(Decision("template", name, "does not apply", error.text))
+            found = lowered_or_why(template, program, fuel, strict=name != AUTOMATIC[-1])
         except Exception as error:
             logs.defect(LOG, f"template {name} on `{program.name}`", error)
             passed.append(Decision("template", name, "fails", f"{type(error).__name__}: {error}"))
-    if not made:
-        raise ScheduleError(
-            f"choose a template for `{program.name}`",
-            "\n".join(f"{d.subject}: {d.reason}" for d in passed) or "no template is shipped",
-            legal=("template=<a function over a Schedule>", *shipped_templates()),
-            kind="no_template",
-        )
+            continue
+        if isinstance(found, NeptuneError):
+            passed.append(Decision("template", name, "does not apply", found.text))
+        else:
+            made[name] = replace(found, template=name)
     return made, tuple(passed)
 
 
@@ -349,6 +351,16 @@ def lowered(asked: Function | str, program: Program, fuel: int | None = None, *,
     spent = apply(template, sch, fuel)
     check_settled(sch.program)
     return Scheduled(name, sch, lowering(sch.program, strict=strict), spent)
+
+
+def lowered_or_why(
+    asked: Function | str, program: Program, fuel: int | None = None, *, strict: bool = True
+) -> Scheduled | NeptuneError:
+    """What `lowered` gives, or why the template does not apply: a template is code of anybody's, which raises."""
+    try:
+        return lowered(asked, program, fuel, strict=strict)
+    except NeptuneError as error:
+        return error
 
 
 def _chosen(made: Scheduled, why: str, passed: list[Decision]) -> Scheduled:

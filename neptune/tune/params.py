@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
@@ -61,31 +60,25 @@ class Space:
     def check(self, asked: str, given: Mapping[str, int]) -> None:
         """Raise ScheduleError for the first name or value that is not legal; `asked` says what for."""
         for name, value in given.items():
-            self._check(f"{asked} with {name}={value!r}", name, value)
+            wrong = self._wrong(name, value)
+            if wrong is not None:
+                raise ScheduleError(f"{asked} with {name}={value!r}", wrong[0], legal=wrong[1])
 
     def ranked(self, given: Mapping[str, int]) -> dict[str, int]:
         """Those of the given values that the cost model knows, of all kernels, and that are legal."""
-        legal: dict[str, int] = {}
-        for name, value in given.items():
-            with suppress(ScheduleError):
-                self._check("", name, value)
-                if name in self.tiles or name in LIMITS:
-                    legal[name] = value
-        return legal
+        known = {n: v for n, v in given.items() if n in self.tiles or n in LIMITS}
+        return {n: v for n, v in known.items() if self._wrong(n, v) is None}
 
     def takes(self, given: Mapping[str, int]) -> bool:
         """True if these names and values are legal."""
-        try:
-            self.check("", given)
-        except ScheduleError:
-            return False
-        return True
+        return all(self._wrong(name, value) is None for name, value in given.items())
 
-    def _check(self, asked: str, name: str, value: object) -> None:
+    def _wrong(self, name: str, value: object) -> tuple[str, tuple[str, ...]] | None:
+        """What is wrong with a value of a parameter, and what is legal."""
         if name in self.parts:
             if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= LARGEST:
-                raise ScheduleError(asked, "this is no number of parts", legal=self.legal(name))
-            return
+                return "this is no number of parts", self.legal(name)
+            return None
         known = (*self.tiles, *LIMITS)
         kernel, _, plain = name.rpartition(".") if isinstance(name, str) else ("", "", name)
         of_one = kernel in self.kernels and plain in LIMITS
@@ -94,18 +87,18 @@ class Space:
             if name in self.covering:
                 wrong = "it follows from a size and is chosen at each call"
             each = [f"{k}.num_warps" for k in self.kernels] if kernel else []
-            raise ScheduleError(asked, wrong, legal=(*known, *sorted(self.parts), *each))
+            return wrong, (*known, *sorted(self.parts), *each)
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ScheduleError(asked, "it must be a positive integer", legal=self.legal(name))
+            return "it must be a positive integer", self.legal(name)
         if plain != "num_stages" and value & (value - 1):
-            raise ScheduleError(asked, "it must be a power of two", legal=self.legal(name))
+            return "it must be a power of two", self.legal(name)
         limit = LIMITS.get(plain, LARGEST_TILE)
         if value > limit:
-            raise ScheduleError(asked, f"it is at most {limit}", legal=self.legal(name))
+            return f"it is at most {limit}", self.legal(name)
         least = self.tiles.get(name, 1)
         if value < least:
-            wrong = f"the matrix unit sums over it, and takes no fewer than {least} at a time"
-            raise ScheduleError(asked, wrong, legal=self.legal(name))
+            return f"the matrix unit sums over it, and takes no fewer than {least} at a time", self.legal(name)
+        return None
 
 
 def space_of(program: TileProgram) -> Space:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from math import inf, prod
 
-from neptune.errors import InternalError
 from neptune.ir.contraction import NARROW
 from neptune.ir.dtypes import DTYPES
 from neptune.ir.expr import Const, Expr, Op, Select, Var, conjuncts, loads, variables, walk
-from neptune.ir.integers import evaluate_size
+from neptune.ir.integers import evaluate_size, is_size
 from neptune.ir.program import For, Stage, Update
 from neptune.tile.ir import (
     Assign,
@@ -158,10 +157,10 @@ def _runs(s: Subject, kernel: TileKernel, loops: Sequence[Loop]) -> float:
 
 
 def _number(e: Expr, s: Subject) -> float:
-    """The value of a size; what depends on more than sizes may be large."""
+    """The value of a size; what depends on more than sizes, or divides by none, may be large."""
     try:
-        return evaluate_size(e, s.values)
-    except (InternalError, ZeroDivisionError):
+        return evaluate_size(e, s.values) if is_size(e, s.values.keys()) else inf
+    except ZeroDivisionError:
         return inf
 
 

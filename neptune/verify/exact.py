@@ -353,8 +353,6 @@ def exact_report(
     small where that is safe; a rejection is confirmed on the programs as they are. What checks of further programs
     against the same original can use is kept in `shared`.
     """
-    forms = [shrink(original, transformed), shrink(original, transformed, edges=False), (original, transformed)]
-    forms = [f for k, f in enumerate(forms) if f not in forms[:k]]
     check = Check(
         original,
         transformed,
@@ -366,6 +364,18 @@ def exact_report(
         ranges=tuple(ranges),
         magnitudes=magnitudes,
     )
+    try:
+        return _confirmed(check, shared)
+    except EvaluationError as error:
+        # A shape or a range has no value at sizes that are drawn: it divides by one that is 0.
+        return error.with_traceback(None)
+
+
+def _confirmed(check: Check, shared: list[Shared] | None) -> ExactReport | EvaluationError:
+    """The report of programs of small constants, where that accepts them; of the programs as they are elsewhere."""
+    original, transformed = check.original, check.transformed
+    forms = [shrink(original, transformed), shrink(original, transformed, edges=False), (original, transformed)]
+    forms = [f for k, f in enumerate(forms) if f not in forms[:k]]
     accused: ExactReport | None = None
     for more, form in enumerate(forms, 1 - len(forms)):
         common = None if accused or shared is None else _common(shared, form[0])

@@ -29,7 +29,7 @@ from neptune.ir.ranges import RangePredicate
 from neptune.tile.ir import LoadTile, Loop, StoreTile, TileKernel, TileProgram, bound_exprs, stmt_exprs, walk_stmts
 from neptune.tile.ir import Scalar as TileScalar
 from neptune.verify.draws import Shared
-from neptune.verify.exact import ExactReport, check_exact, exact_report
+from neptune.verify.exact import ExactReport, exact_report
 from neptune.verify.instances import AnyProgram
 
 LARGE = 12
@@ -43,11 +43,8 @@ def check(
     ranges: Sequence[RangePredicate] = (),
     shared: list[Shared] | None = None,
     **options: Any,
-) -> ExactReport:
-    """`check_exact`, in pieces where the original is large; as a whole where a piece is not accepted.
-
-    Takes the arguments of `check_exact`, and raises what that raises.
-    """
+) -> ExactReport | EvaluationError:
+    """`exact_report`, in pieces where the original is large; as a whole where a piece is not accepted."""
     if len(stages(original.body)) > LARGE:
         reports: list[ExactReport] = []
         for mine, theirs in pieces(original, transformed):
@@ -62,7 +59,7 @@ def check(
                 break
         if len(reports) > 1 and all(r.accepted for r in reports):
             return _together(reports)
-    return check_exact(original, transformed, ranges=ranges, shared=shared, **options)
+    return exact_report(original, transformed, ranges=ranges, shared=shared, **options)
 
 
 def _together(reports: Sequence[ExactReport]) -> ExactReport:

@@ -1,8 +1,8 @@
-"""Every place of the package that raises a NeptuneError, found in its syntax.
+"""Every place of the package that raises a NeptuneError, or answers with one, found in its syntax.
 
-A site is a `raise` of one of the classes, of a function that returns one (`raise self.refuse(…)`), or a call of a
-function that never returns (`-> NoReturn`). It is known by its file, the function around it and its number there, so
-that lines may move.
+A site is a `raise` or a `return` of one of the classes, or of a function that returns one (`raise self.refuse(…)`), or
+a call of a function that never returns (`-> NoReturn`). It is known by its file, the function around it and its number
+there, so that lines may move.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ def modules() -> list[Path]:
 def _sites(path: str, tree: ast.Module, makers: set[str], never: set[str]) -> Iterator[Site]:
     count: Counter[str] = Counter()
     for function, node in _walk(tree, ()):
-        raised = isinstance(node, ast.Raise) and _called(node.exc) in CLASSES | makers
+        made = node.exc if isinstance(node, ast.Raise) else node.value if isinstance(node, ast.Return) else None
+        raised = _called(made) in CLASSES | makers
         refused = isinstance(node, ast.Expr) and _called(node.value) in never
         if not raised and not refused:
             continue

@@ -18,7 +18,6 @@ UNREACHED: dict[str, str] = {
     "runtime/custom_op.py:check_gradients#1": IN_TORCH,
     "runtime/custom_op.py:fake_results#1": IN_TORCH,
     "graph/launch.py:_check_index#1": "raised in a compiled graph, whose frames stay; tests/defects/test_regions.py",
-    "driver/whole.py:Whole._compiled#1": "caught: the next graph is taken, and explain() says it",
     "mirage/abstract.py:apply#1": "programs have no running maxima; tests/unit/mirage/test_search.py provokes it",
     "mirage/layouts.py:solve#1": "who asks for layouts looks first; tests/unit/mirage/test_layouts.py provokes it",
     "frontend/tvmscript.py:_Importer.pair#2": "what `updates` lets through has old values and new ones",

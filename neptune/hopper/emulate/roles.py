@@ -125,11 +125,11 @@ class Scheduler:
         try:
             if self.error is None:
                 role.work()
-        except _Stop:
-            return
         except BaseException as error:
-            self.error = error
-            self._over.release()
+            # Where another role has failed, this one is told to stop.
+            if self.error is None:
+                self.error = error
+                self._over.release()
             return
         role.done = True
         if self.error is None:

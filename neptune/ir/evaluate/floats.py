@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from neptune.ir.dtypes import DTYPES, FLOAT8
-from neptune.ir.evaluate.domains import FOLD_OPS, Array, Value, tree_fold
+from neptune.ir.evaluate.domains import Array, Elementwise, Value
 from neptune.ir.evaluate.float8 import beyond, round_float8
 from neptune.ir.ops import LIBM, OPS
 
@@ -168,10 +168,7 @@ class Rounded(Float64):
         with np.errstate(over="ignore", invalid="ignore"):
             return round_to(x, dtype)
 
-    def fold(self, reducer: str, v: Value, axis: int, dtype: str) -> Value:
-        op = FOLD_OPS[reducer]
-        (result,) = tree_fold(lambda a, b: (self.apply(op, (a[0], b[0]), dtype),), (v,), axis, self)
-        return result
+    fold = Elementwise.fold
 
     def dot(self, a: Value, b: Value, dtype: str) -> Value:
         return self.fold("sum", self.apply("mul", (a[:, :, None], b[None, :, :]), dtype), 1, dtype)

@@ -273,11 +273,11 @@ def test_a_form_is_compiled_before_it_is_asked_for(monkeypatch: pytest.MonkeyPat
     asked: list[Asynchronous] = []
     go = threading.Event()
 
-    def examine(of: Asynchronous, split: tuple[int, int]) -> Verdict:
+    def examine(of: Asynchronous, split: tuple[int, int]) -> Verdict | TargetError:
         asked.append(of)
         assert go.wait(60)
         if of.text == "refused":
-            raise TargetError("compile", "it is refused")
+            return TargetError("compile", "it is refused")
         return replace(VERDICT, key=key_of(of), split=split, protocol=None, compared=None)
 
     monkeypatch.setattr(accept, "examined", examine)
