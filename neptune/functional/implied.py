@@ -109,7 +109,7 @@ def _why_not(rule: Any, q: Tensor, blocks: Blocks) -> str:
     of = [n for n in INDICES if n in variables(e) or blocks.table.shape[INDICES.index(n)] > 1 or n in INDICES[2:]]
     count = prod(blocks.lengths[n] for n in of)
     if count > MOST.get(blocks.table.device.type, 0):
-        return f"there are {count} positions to look at"
+        return "there are too many positions to look at"
     return "" if _holds(rule, of, blocks) else "its blocks show other keys than its mask_mod"
 
 

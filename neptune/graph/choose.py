@@ -123,8 +123,8 @@ def predicted(kernel: Kernel, sizes: Mapping[str, int]) -> float | None:
     """The microseconds that the cost model says of the variant for these sizes."""
     if not sizes.keys() >= set(sizes_of(kernel.executable.loops)):
         return None
-    one = kernel.chosen(**sizes).kernel if len(kernel.variants) > 1 else kernel
-    artifact = one.executable.artifact
+    of = kernel.executable
+    artifact = (of if of.members is None else of.members.of(sizes)).artifact
     loops = parse_program(artifact.programs["loops"])
     tiles = parse_tiles(artifact.programs["tile"], parse_program(artifact.declarations))
     subject = subject_of(loops, tiles, artifact.params, sizes, {}, machine_for(parse_target(artifact.target)))
