@@ -91,7 +91,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(f"{len(calls)} calls of {len(times)} classes take {len(set(numbers))} of {len(kernel.variants)} variants")
     print(f"{switches} switches; compilations: {len(set(numbers))} at most, one for each")
     print(f"time of a choice: {median(times):.1f} ms, {max(times):.1f} at most; once a class")
-    taken = [pick(kernel.build.family.tree, s) for s in calls] if options.saved else numbers  # type: ignore[union-attr]
+    taken = numbers
+    if options.saved and kernel._family is not None:
+        tree, _ = kernel._family.chooser.tree(kernel.executable.artifact.bounds)
+        taken = [pick(tree, sizes) for sizes in calls]
     lost = regrets(kernel, taken[: options.regret], calls[: options.regret])
     mean = exp(sum(map(log, lost)) / len(lost)) - 1
     print(f"predicted loss of the first {len(lost)}: {mean:.1%} on average, {max(lost) - 1:.0%} at most")

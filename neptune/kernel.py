@@ -264,7 +264,8 @@ class Kernel(Shown):
             kernel.save("attention")
             o = neptune.load("attention")(q, k, v)
         """
-        saved.save(self.executable.artifact, path, others_of(self))
+        artifact = self.executable.artifact if self._family is None else self._family.saved()
+        saved.save(artifact, path, others_of(self))
 
 
 def _on_device(kernel: Kernel, device: str) -> Callable[..., Any]:

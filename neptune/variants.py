@@ -11,7 +11,7 @@ from neptune.errors import ShapeError
 from neptune.runtime.artifact import AT, PINNED, Artifact
 from neptune.runtime.executable import Executable
 from neptune.runtime.facts import Facts
-from neptune.runtime.family import SHARED, Members, sizes_of
+from neptune.runtime.family import FAMILY, SHARED, Members, conditions, sizes_of, tree_json
 
 if TYPE_CHECKING:
     from neptune.driver.resources import Resources
@@ -101,6 +101,17 @@ class KernelFamily:
         artifact, machine = self._executable.artifact, machine_for(self._executable.target)
         form = in_form(artifact, machine)
         return Chooser.read(artifact.counts, self.described, self._executable.loops, machine, form)
+
+    def saved(self) -> Artifact:
+        """The kernel as it is saved: by comparisons of sizes, without the model."""
+        artifact = self._executable.artifact
+        if not artifact.counts:
+            return artifact
+        tree, lost = self.chooser.tree(artifact.bounds)
+        variants = [{**v, "when": conditions(tree, k)} for k, v in enumerate(self.described["variants"])]
+        lost_by_it = dict(zip(("mean", "most"), (round(share, 4) for share in lost), strict=True))
+        by_tree = {**self.described, "tree": tree_json(tree), "variants": variants, "saved": lost_by_it}
+        return replace(artifact.without_model(), explanation={**artifact.explanation, FAMILY: by_tree})
 
     @property
     def deciding(self) -> frozenset[str]:

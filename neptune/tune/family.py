@@ -161,17 +161,23 @@ def choose(
     whole = np.stack([close[c.template].predicted([c.params], points)[0] for c in (candidates[k] for k in kept)])
     runs = np.isfinite(whole).any(axis=0)
     whole, at = whole[:, runs], tuple(p for p, ok in zip(points, runs, strict=True) if ok)
-    tree = _cut(_logs(whole), _features(at, deciding), DEEPEST)
+    tree = grown(whole, at, deciding)
     whole, first_marked, at = np.hstack([whole, there[kept]]), len(at), (*at, *marked)
     tree, used = _renumbered(_grafted(tree, whole, at, first_marked), [0, *sorted(set(fastest(whole).tolist()))])
     kept, whole = [kept[k] for k in used], whole[used]
     others = {n: float(rows.times[:, 0].min()) for n, rows in rows_of.items()}
-    lost = _lost(times[kept].min(axis=0), times.min(axis=0))
-    by_tree = _lost(np.array([whole[pick(tree, p), k] for k, p in enumerate(at)]), whole.min(axis=0))
+    missed = lost(times[kept].min(axis=0), times.min(axis=0))
+    by_tree = lost(np.array([whole[pick(tree, p), k] for k, p in enumerate(at)]), whole.min(axis=0))
     numbers = {n: rows.numbers for n, rows in close.items()}
     taken = tuple(candidates[k] for k in kept)
     models = {n: close[n] for n in dict.fromkeys(c.template for c in taken)}
-    return Family(taken, tree, at, whole, others, lost, by_tree, with_form, known, models, numbers)
+    return Family(taken, tree, at, whole, others, missed, by_tree, with_form, known, models, numbers)
+
+
+def grown(times: Array, points: Sequence[Sizes], deciding: frozenset[str] | None = None, depth: int = DEEPEST) -> Tree:
+    """The comparisons of sizes (those `deciding` alone, where they are named) by which the times of choices (rows) are
+    the shortest over all points."""
+    return _cut(_logs(times), _features(points, deciding), depth)
 
 
 def _best_at_first(close: Mapping[str, Rows]) -> Choice:
@@ -243,7 +249,7 @@ def of_winners(
     twice = [p for p in points for _ in range(FEWEST)]
     tree, used = _renumbered(_cut(logs, _features(twice), DEEPEST))
     own = times[used]
-    by_tree = _lost(np.array([own[pick(tree, p), k] for k, p in enumerate(points)]), times.min(axis=0))
+    by_tree = lost(np.array([own[pick(tree, p), k] for k, p in enumerate(points)]), times.min(axis=0))
     taken = tuple(choices[k] for k in used)
     return Family(taken, tree, tuple(points), own, {}, by_tree, (0.0, 0.0), numbers=numbers)
 
@@ -253,7 +259,7 @@ def _promising(own: Array, best: Array) -> bool:
     return bool(((own <= best) | ((own <= HOPELESS * best) & (best > SHORT))).any())
 
 
-def _lost(taken: Array, best: Array) -> tuple[float, float]:
+def lost(taken: Array, best: Array) -> tuple[float, float]:
     """How much longer what is taken takes than the best where anything runs, on average (of logarithms) and at most."""
     runs = np.isfinite(best)
     ratio = np.maximum(taken[runs], 1e-3) / np.maximum(best[runs], 1e-3)

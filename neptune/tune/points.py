@@ -12,7 +12,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping
 from itertools import product
-from math import prod
+from math import log2, prod
 
 import numpy as np
 
@@ -68,6 +68,20 @@ def points(program: Program, typical: Mapping[str, int], bounds: Mapping[str, in
     if len(unique) > MOST:
         unique = [start, *random.Random(0).sample(unique[1:], MOST - 1)]
     return tuple(unique)
+
+
+def between(program: Program, bounds: Mapping[str, int], count: int) -> list[Sizes]:
+    """So many other sizes, even in their logarithms, always the same: half of them with lengths alike, as queries and
+    keys are."""
+    limits, few, draw = _limits(program, bounds), repeated(program), random.Random(0)
+    found: list[Sizes] = []
+    for k in range(count * 4):
+        at = {n: _within(round(2 ** draw.uniform(0, log2(max(2, of[1])))), of) for n, of in limits.items()}
+        if k % 2 and (lengths := [n for n in at if n not in few]):
+            at |= {n: _within(at[lengths[0]], limits[n]) for n in lengths}
+        if len(found) < count and _bytes(program, at) <= MOST_BYTES:
+            found.append(at)
+    return found
 
 
 def class_of(size: int) -> int:

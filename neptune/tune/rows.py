@@ -68,8 +68,11 @@ class Rows:
 
     def predicted(self, choices: Sequence[Mapping[str, int]], points: Sequence[Sizes]) -> Array:
         """A row of times over points for each of the choices, corrected; without end where one does not run."""
-        known = self.known.factors(self.name, choices, points)
-        return self.plain(choices, points) * known * self.gains.factors(points)
+        return self.on_tiles(choices, points) * self.gains.factors(points)
+
+    def on_tiles(self, choices: Sequence[Mapping[str, int]], points: Sequence[Sizes]) -> Array:
+        """The same, without what another form gains."""
+        return self.plain(choices, points) * self.known.factors(self.name, choices, points)
 
     def count(self, gain: Gain) -> None:
         """Have times be those of the faster form."""
