@@ -49,13 +49,13 @@ def drawn(names: Sequence[str], count: int) -> list[Sizes]:
 
 def chosen(kernel: Kernel, calls: Sequence[Sizes]) -> tuple[list[int], list[float]]:
     """The numbers of the variants that calls take, and the milliseconds that each new class took."""
-    members, chooser = kernel.executable.members, kernel._family.chooser if kernel._family else None
-    assert members is not None and chooser is not None
+    members, decided = kernel.executable.members, kernel._family.decided if kernel._family else None
+    assert members is not None and decided is not None
     numbers, times = [], []
     for sizes in calls:
-        known, start = chooser.classes, time.perf_counter()
+        known, start = decided.classes, time.perf_counter()
         numbers.append(members.number_of(sizes))
-        times += [1e3 * (time.perf_counter() - start)] if chooser.classes > known else []
+        times += [1e3 * (time.perf_counter() - start)] if decided.classes > known else []
     return numbers, times
 
 

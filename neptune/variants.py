@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from neptune import config
 from neptune.errors import ShapeError
+from neptune.ir.dtypes import is_float
 from neptune.runtime.artifact import AT, PINNED, Artifact
+from neptune.runtime.classes import Decided
 from neptune.runtime.executable import Executable
 from neptune.runtime.facts import Facts
 from neptune.runtime.family import FAMILY, SHARED, Members, conditions, sizes_of, tree_json
@@ -89,7 +94,23 @@ class KernelFamily:
         self.members: Members[Executable] = Members(described, alone, lambda k: self.kernel(k).executable)
         self._executable = own.executable
         if own.executable.artifact.counts:
-            self.members.decide = lambda sizes: self.chooser.number(sizes)
+            self.members.decide = lambda sizes: self.decided(sizes)
+
+    @cached_property
+    def decided(self) -> Decided:
+        """What tells the variants apart, as far as it is known, without the model."""
+        from neptune.driver.cache import source_stamp
+        from neptune.driver.device import machine_for
+
+        artifact, loops = self._executable.artifact, self._executable.loops
+        fixed = json.loads(artifact.counts)["fixed"]
+        names = [s.name for s in loops.scalars if s.upto is None and not is_float(s.dtype) and s.name not in fixed]
+        record = None if artifact.form is None else artifact.form.record
+        stamp, machine = source_stamp(), repr(machine_for(self._executable.target))
+        parts = [artifact.counts, self.described["variants"], record, artifact.target, str(loops), stamp, machine]
+        key = hashlib.sha256(json.dumps(parts, default=str).encode("utf-8", "surrogatepass")).hexdigest()
+        root = None if stamp is None else config.read().cache_dir
+        return Decided(names, len(self.described["variants"]), lambda sizes: self.chooser.number(sizes), root, key)
 
     @cached_property
     def chooser(self) -> Chooser:
@@ -116,7 +137,7 @@ class KernelFamily:
     @property
     def deciding(self) -> frozenset[str]:
         """The sizes that variants follow from."""
-        return frozenset(self.chooser.names) if self._executable.artifact.counts else sizes_of(self.members.tree)
+        return frozenset(self.decided.names) if self._executable.artifact.counts else sizes_of(self.members.tree)
 
     def why(self, sizes: Mapping[str, int]) -> str:
         """What the model predicts at these sizes; "" for a kernel that has none."""

@@ -1,6 +1,6 @@
 """Which of a kernel's variants the sizes of a call take: what the cost model predicts to be the fastest there.
 
-It is asked once for each class of sizes (`neptune.tune.points.class_of`), at the class's upper end, so that a choice
+It is asked once for each class of sizes (`neptune.runtime.classes`), at the class's upper end, so that a choice
 follows from the class, the machine and the records alone, whoever called first. What that needs is what a compilation
 leaves in the cache: the tile programs of the templates that variants are of, as text.
 
@@ -30,7 +30,7 @@ from neptune.tune.gains import Gain
 from neptune.tune.machine import Machine
 from neptune.tune.measured import Measured
 from neptune.tune.numbers import Array
-from neptune.tune.points import Sizes, between, class_of, class_sizes, points, sizes_of
+from neptune.tune.points import Sizes, between, class_sizes, points, sizes_of
 from neptune.tune.rows import Rows
 from neptune.tune.samples import Sample
 
@@ -39,8 +39,6 @@ InForm: TypeAlias = Callable[[Sizes, float], float]
 MORE, DEEPER = 3000, 12
 """Sizes beside the usual ones by which the comparisons of a saved kernel are found, and how deep these are. At random
 sizes of attention these lose 2.5 % in place of 5 by the usual sizes alone, of products 2.2 in place of 2.9."""
-MOST = 4096
-"""Classes of sizes that are remembered."""
 LOG = logging.getLogger("neptune.compiler")
 
 
@@ -80,7 +78,6 @@ class Chooser:
     fixed: Mapping[str, int] = field(default_factory=dict)
     own: int = 0
     form: InForm | None = None
-    _numbers: dict[tuple[int, ...], int | None] = field(default_factory=dict)
 
     @staticmethod
     def read(
@@ -105,21 +102,8 @@ class Chooser:
         """The sizes that it is asked with."""
         return tuple(n for n in sizes_of(self.program) if n not in self.fixed)
 
-    @property
-    def classes(self) -> int:
-        """How many classes of sizes were asked for."""
-        return len(self._numbers)
-
     def number(self, sizes: Mapping[str, int | float]) -> int | None:
         """The number of the variant for these sizes; None where nothing is predicted to run."""
-        key = tuple(class_of(int(sizes[n])) for n in self.names)
-        if key not in self._numbers:
-            if len(self._numbers) >= MOST:
-                self._numbers.clear()
-            self._numbers[key] = self._decided(sizes)
-        return self._numbers[key]
-
-    def _decided(self, sizes: Mapping[str, int | float]) -> int | None:
         try:
             times = self.times(sizes)
         except Exception as error:

@@ -19,6 +19,7 @@ import numpy as np
 from neptune.ir.dtypes import DTYPES, is_float
 from neptune.ir.expr import Var, variables
 from neptune.ir.program import Program
+from neptune.runtime.classes import class_of
 from neptune.tile.ir import TileProgram
 from neptune.tune.numbers import Numbers
 
@@ -36,8 +37,6 @@ LADDER = (1, 4, 16, 64, 256, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072
 """Lengths that each size has once, the others being typical."""
 TYPICAL_BYTES, MOST_BYTES = 1 << 31, 1 << 36
 """Of all inputs and outputs: of the typical choice, and of any point."""
-EXACT = 64
-"""Sizes up to here are classes of their own: tiles and parts follow from each."""
 MOST = 1024
 """Points at most: of more combinations, so many by chance, always the same."""
 
@@ -82,18 +81,6 @@ def between(program: Program, bounds: Mapping[str, int], count: int) -> list[Siz
         if len(found) < count and _bytes(program, at) <= MOST_BYTES:
             found.append(at)
     return found
-
-
-def class_of(size: int) -> int:
-    """The longest size of a size's class: itself up to EXACT, else of the eighth of an octave that it is in.
-
-    >>> class_of(64), class_of(100), class_of(128), class_of(129)
-    (64, 104, 128, 144)
-    """
-    if size <= EXACT:
-        return size
-    step = 1 << ((size - 1).bit_length() - 4)
-    return -(-size // step) * step
 
 
 def class_sizes(program: Program, sizes: Mapping[str, int | float]) -> Sizes:

@@ -20,7 +20,6 @@ from neptune.ops.attention import attention
 from neptune.ops.linear import matmul
 from neptune.ops.softmax import softmax
 from neptune.runtime.family import pick
-from neptune.tune import chooser as module
 from neptune.tune.choose import Wishes, candidates
 from neptune.tune.chooser import Chooser, counts_of
 from neptune.tune.family import Family
@@ -118,14 +117,6 @@ def test_a_model_that_fails_leaves_it_to_the_comparisons(monkeypatch: pytest.Mon
     assert chooser.number({"rows": 1, "cols": 99}) is None
     monkeypatch.setattr(Chooser, "times", lambda self, sizes: np.full(3, np.inf))
     assert chooser.number({"rows": 2, "cols": 99}) is None
-
-
-def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    program, found = family("softmax")
-    chooser = of(program, found)
-    monkeypatch.setattr(module, "MOST", 8)
-    numbers = [chooser.number({"rows": 1, "cols": 1 << k}) for k in range(17)]
-    assert chooser.classes <= 8 and [chooser.number({"rows": 1, "cols": 1 << k}) for k in range(17)] == numbers
 
 
 def test_a_kernel_tells_what_it_takes_and_why_and_a_saved_one_goes_by_its_tree(tmp_path) -> None:

@@ -10,7 +10,7 @@ from neptune.frontend.builder import build, compute, placeholder, reduce_axis, s
 from neptune.ops.attention import operator, prefill_causal
 from neptune.ops.linear import matmul
 from neptune.ops.softmax import softmax
-from neptune.tune.points import MOST, MOST_BYTES, TYPICAL_BYTES, _bytes, class_of, class_sizes, points, reference
+from neptune.tune.points import MOST, MOST_BYTES, TYPICAL_BYTES, _bytes, class_sizes, points, reference
 
 PROGRAMS = {"attention": prefill_causal(), "decode": operator("decode_gqa"), "matmul": matmul(), "softmax": softmax()}
 
@@ -49,12 +49,6 @@ def test_large_tensors_are_made_smaller():
     program = build(compute((b, c, h), lambda i, j, k: sum(x[i, j, k, p], axis=p), "y"), name="wide")
     typical = reference(program, {}, {})
     assert typical["b"] == 8 and typical["h"] < 4096 and _bytes(program, typical) <= TYPICAL_BYTES
-
-
-def test_a_class_is_an_eighth_of_an_octave_and_ends_at_its_longest_size():
-    assert [class_of(n) for n in range(65)] == list(range(65))
-    for n in range(65, 5000):
-        assert n <= class_of(n) < n * 9 / 8 and class_of(class_of(n)) == class_of(n)
 
 
 def test_the_sizes_of_a_class_are_legal():
