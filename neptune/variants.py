@@ -110,7 +110,8 @@ class KernelFamily:
         parts = [artifact.counts, self.described["variants"], record, artifact.target, str(loops), stamp, machine]
         key = hashlib.sha256(json.dumps(parts, default=str).encode("utf-8", "surrogatepass")).hexdigest()
         root = None if stamp is None else config.read().cache_dir
-        return Decided(names, len(self.described["variants"]), lambda sizes: self.chooser.number(sizes), root, key)
+        kept = None if root is None else (root, key)
+        return Decided(names, len(self.described["variants"]), lambda sizes: self.chooser.number(sizes), kept)
 
     @cached_property
     def chooser(self) -> Chooser:

@@ -37,13 +37,17 @@ def class_of(size: int) -> int:
 
 class Decided:
     """The number of the variant, of so many (`count`), for the sizes called `names`; `decide` gives it where nobody has
-    asked for their class. Under the `key` all of that is kept in the folder `root`, where there is one."""
+    asked for their class. All of that is `kept` in a folder, under a key, where these are given."""
 
     def __init__(
-        self, names: Sequence[str], count: int, decide: Callable[[Sizes], int | None], root: Path | None, key: str
+        self,
+        names: Sequence[str],
+        count: int,
+        decide: Callable[[Sizes], int | None],
+        kept: tuple[Path, str] | None = None,
     ) -> None:
-        self.names, self._count, self._decide, self._key = tuple(names), count, decide, key
-        self._shelf = None if root is None else _shelf(root)
+        self.names, self._count, self._decide = tuple(names), count, decide
+        self._shelf, self._key = (None, "") if kept is None else (_shelf(kept[0]), kept[1])
         self._numbers = self._kept()
 
     @property

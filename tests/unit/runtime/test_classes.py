@@ -20,7 +20,7 @@ def asked(tmp_path: Path | None, key: str = "k", count: int = 3, answer: int | N
         came.append(sizes["m"])  # type: ignore[index]
         return answer
 
-    return Decided(["m", "n"], count, decide, tmp_path, key), came
+    return Decided(["m", "n"], count, decide, None if tmp_path is None else (tmp_path, key)), came
 
 
 def test_sizes_of_a_class_are_decided_once() -> None:
