@@ -47,7 +47,8 @@ class Decided:
         kept: tuple[Path, str] | None = None,
     ) -> None:
         self.names, self._count, self._decide = tuple(names), count, decide
-        self._shelf, self._key = (None, "") if kept is None else (_shelf(kept[0]), kept[1])
+        self._shelf = None if kept is None else _shelf(kept[0])
+        self._key = "" if kept is None else kept[1]
         self._numbers = self._kept()
 
     @property
