@@ -57,12 +57,12 @@ class Space:
         least, most = self.tiles.get(name, 1), LIMITS.get(plain, LARGEST_TILE)
         return (*(str(least << k) for k in range(3)), "…", str(most))
 
-    def check(self, asked: str, given: Mapping[str, int]) -> None:
+    def check(self, asked: str, given: Mapping[str, int], hint: str | None = None) -> None:
         """Raise ScheduleError for the first name or value that is not legal; `asked` says what for."""
         for name, value in given.items():
             wrong = self._wrong(name, value)
             if wrong is not None:
-                raise ScheduleError(f"{asked} with {name}={value!r}", wrong[0], legal=wrong[1])
+                raise ScheduleError(f"{asked} with {name}={value!r}", wrong[0], legal=wrong[1], hint=hint)
 
     def ranked(self, given: Mapping[str, int]) -> dict[str, int]:
         """Those of the given values that the cost model knows, of all kernels, and that are legal."""
@@ -154,7 +154,9 @@ def with_params(artifact: Artifact, declared: Program, params: Any, values: Mapp
         free = {t.name: min(t.candidates, default=SHORTEST_DOT) for t in declared.tunables if t.covers is None}
     kernels = tuple(launch_name(artifact.name, k.name) for k in artifact.facts.kernels)
     covering = tuple(t.name for t in declared.tunables if t.covers is not None)
-    Space(free, covering, artifact.chosen, kernels).check(asked, numbers)
+    of_form = [] if artifact.form is None else [n for n in numbers if n in artifact.form.levers and n not in free]
+    hint = f"neptune.compile(…, params={{{of_form[0]!r}: …}}), which makes another form anew" if of_form else None
+    Space(free, covering, artifact.chosen, kernels).check(asked, numbers, hint)
     return artifact.with_values(numbers).pinning({*artifact.explanation.get(PINNED, ()), *numbers})
 
 

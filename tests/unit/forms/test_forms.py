@@ -25,7 +25,7 @@ from neptune.driver.device import machine_for
 from neptune.driver.forms import DECIDES
 from neptune.driver.imports import imported
 from neptune.driver.recorded import read, written
-from neptune.errors import TargetError
+from neptune.errors import ScheduleError, TargetError
 from neptune.ops.linear import matmul
 from neptune.ops.softmax import softmax
 from neptune.records.record import Record, structure_of
@@ -179,6 +179,14 @@ def test_targets_forms_and_levers_are_those_of_the_rows(stub: Stub) -> None:
         compiled("triton", params={f"{NAME}.speed": 2})
     # With "auto" they may be those of any form.
     assert "no parameter 'consumers'" in compiled("auto", params={"consumers": 2}).explain()
+
+
+def test_its_levers_are_no_values_of_a_kernel_that_there_is(stub: Stub) -> None:
+    with pytest.raises(ScheduleError, match=r"no such parameter(?s:.*)compile\(…, params=\{'speed': …\}\)"):
+        compiled().with_params(speed=2)
+    with pytest.raises(ScheduleError) as other:
+        compiled().with_params(spede=2)
+    assert "compile(" not in str(other.value)
 
 
 def test_explain_says_it_in_its_own_words(stub: Stub) -> None:
