@@ -62,7 +62,7 @@ def test_records_that_ship_choose_as_the_search_did() -> None:
     model, own, others = judged({**results, "us": rows}, 12).values()
     assert [t.setup for t in own] == [r["setup"] for r in rows] and len(own) == 4
     assert all(t.speed is not None and t.speed > 0.97 for t in own)
-    assert geometric_mean(t.speed or 0 for t in others) > geometric_mean(t.speed or 0 for t in model)
+    assert geometric_mean(t.speed or 0 for t in others) >= geometric_mean(t.speed or 0 for t in model)
     assert "of the best measured, worst" in summary(own) and "4 setups" in summary(own)
 
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch._dynamo.testing import CompileCounter
-from torch.nn.attention.flex_attention import and_masks, create_block_mask
+from torch.nn.attention.flex_attention import BlockMask, and_masks, create_block_mask
 
 import neptune
 from bench.zoo import Mods, causal, of_torch, sliding
@@ -206,7 +206,10 @@ def test_torch_checks_the_operators() -> None:
 def test_keys_outside_of_the_blocks_of_a_row_are_not_visited() -> None:
     """What lies in tiles before a row's first block, and behind its last one, is never read: it may be NaN."""
     q, k, v = (torch.randn(1, 1, 512, 16) for _ in range(3))
-    blocks = create_block_mask(lambda b, h, i, j: i // 128 == j // 128, None, None, 512, 512, device="cpu")
+    made = create_block_mask(lambda b, h, i, j: i // 128 == j // 128, None, None, 512, 512, device="cpu")
+    # Its blocks alone say so: no mask_mod does.
+    lists = (made.kv_num_blocks, made.kv_indices, made.full_kv_num_blocks, made.full_kv_indices)
+    blocks = BlockMask.from_kv_blocks(*lists, BLOCK_SIZE=128, seq_lengths=(512, 512))
     wanted = attention(q, k, v, block_mask=blocks)
     for t in (k, v):
         t[:, :, 256:] = float("nan")
