@@ -94,9 +94,11 @@ def _other_definitions(p: Prepared) -> Program | None:
 def attempts(p: Prepared, trail: list[Snapshot]) -> Iterator[Attempt]:
     """What templates make of the definitions, best first: of the one that the caller names alone, where there is one.
     The steps of each are in the `trail`."""
-    if p.asked.template is not None:
-        yield Attempt(p, _as_named(p, trail))
-        return
+    # A template of the caller's may raise anything, StopIteration too, which a generator would turn into another error.
+    return _chosen(p, trail) if p.asked.template is None else iter((Attempt(p, _as_named(p, trail)),))
+
+
+def _chosen(p: Prepared, trail: list[Snapshot]) -> Iterator[Attempt]:
     for made in candidates(p.definitions, p.settings.fuel, p.wishes, p.machine, _counted(p)):
         trail += schedule_forms(made.schedule)
         yield Attempt(p, replace(made, decisions=(*made.decisions, *decided(p.loops.name, made))))

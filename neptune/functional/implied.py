@@ -4,7 +4,9 @@
 
 Then the mask_mod alone is the mask: its conditions bound a kernel's loops, and nothing is looked up for each score.
 That is seen by evaluating it at all positions, once for as long as neither the lists nor what it reads are others:
-torch counts the changes of a tensor. What cannot be told so is not implied.
+on a CPU they are compared with copies, on a GPU, where that would make each call wait, torch counts the changes of a
+tensor. What torch does not count (writes through `.data`, DLPack, collectives, kernels of one's own) is seen with
+NEPTUNE_CHECK=1. What cannot be told so is not implied.
 """
 
 from __future__ import annotations
@@ -17,9 +19,10 @@ from weakref import WeakKeyDictionary, ref
 
 import torch
 
+from neptune import config
 from neptune.functional.captured import captured
 from neptune.functional.flex import mods_of
-from neptune.functional.mods import INDICES
+from neptune.functional.mods import INDICES, refuse_wrapped
 from neptune.functional.softmax_attention import of_scores
 from neptune.ir.expr import Const, Expr, Var, loads, variables
 from neptune.locks import Lock
@@ -27,11 +30,14 @@ from neptune.runtime.launch import capturing
 from neptune.runtime.transforms import is_recorded
 
 Tensor = torch.Tensor
+functorch = torch._C._functorch
 PARTIAL, FULL = 1, 2
 CHUNK = 1 << 22
 """Positions that are evaluated at a time: some 100 MB of indices."""
 MOST = {"cpu": 1 << 26, "cuda": 1 << 32}
 """Positions that are looked at: some tenths of a second."""
+REMEMBERED = 16
+"""Verdicts of a BlockMask: layers of other heads share it."""
 COUNTED = (Tensor, torch.nn.Parameter)
 """Tensors whose changes torch counts."""
 LISTS = ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices")
@@ -49,24 +55,45 @@ class Blocks:
 
 
 @dataclass(frozen=True)
+class Seen:
+    """A tensor as it was: by identity, layout, address and count of changes, and by its content where that is
+    compared."""
+
+    of: Callable[[], Tensor | None]
+    layout: tuple[Any, ...]
+    changes: int
+    content: Tensor | None
+
+    @staticmethod
+    def now(t: Tensor) -> Seen:
+        """A tensor as it is."""
+        compared = t.device.type == "cpu" or config.checked_calls()
+        return Seen(ref(t), _layout(t), t._version, t.detach().clone() if compared else None)
+
+    def is_still(self, t: Tensor) -> bool:
+        """Whether this is the tensor, unchanged."""
+        same = self.of() is t and self.layout == _layout(t) and self.changes == t._version
+        return same and (self.content is None or torch.equal(self.content, t))
+
+
+def _layout(t: Tensor) -> tuple[Any, ...]:
+    return t.data_ptr(), t.shape, t.stride()
+
+
+@dataclass(frozen=True)
 class Verdict:
-    """The reason why a mask_mod is not all that is seen, "" where it is; of tensors by identity, address and count of
-    changes, and of everything else that is read."""
+    """The reason why a mask_mod is not all that is seen, "" where it is; with the tensors that this is of."""
 
     why: str
-    tensors: tuple[tuple[Callable[[], Tensor | None], int, int], ...]
-    others: tuple[Any, ...]
+    tensors: tuple[Seen, ...]
 
-    def is_of(self, tensors: Sequence[Tensor], others: tuple[Any, ...]) -> bool:
+    def is_of(self, tensors: Sequence[Tensor]) -> bool:
         """Whether these are the tensors, as they were."""
-        same = len(tensors) == len(self.tensors) and others == self.others
-        return same and all(
-            of() is t and at == t.data_ptr() and changes == t._version
-            for t, (of, at, changes) in zip(tensors, self.tensors, strict=True)
-        )
+        return len(tensors) == len(self.tensors) and all(map(Seen.is_still, self.tensors, tensors))
 
 
-_KNOWN: WeakKeyDictionary[Any, Verdict] = WeakKeyDictionary()
+_KNOWN: WeakKeyDictionary[Any, dict[Any, Verdict]] = WeakKeyDictionary()
+"""By BlockMask, and by lengths, device and everything else that its mask_mod reads."""
 _LOCK = Lock()
 
 
@@ -76,23 +103,25 @@ def why_not_implied(block_mask: Any, q: Tensor, k: Tensor, table: Callable[[], B
         return "it is traced by torch, which knows no values"
     if q.device.type == "cuda" and capturing():
         return "a CUDA graph is captured"
-    behind = captured(block_mask.mask_mod)
+    rule, behind = block_mask.mask_mod, captured(block_mask.mask_mod)
+    refuse_wrapped("mask_mod", rule, behind)
     if opaque := next((c for c in behind if c.kind == "opaque"), None):
         return f"its mask_mod reads `{opaque.name}`, of which nothing is known"
     lists = [t for t in (getattr(block_mask, name, None) for name in LISTS) if t is not None]
     tensors = [*lists, *(c.value for c in behind if c.kind == "tensor")]
-    if any(type(t) not in COUNTED or t.is_inference() for t in tensors):
+    if any(type(t) not in COUNTED or t.is_inference() or functorch.is_batchedtensor(t) for t in tensors):
         return "changes of the tensors that it reads are not counted"
     lengths = (q.shape[0] if q.dim() > 3 else 1, q.shape[-3] if q.dim() > 2 else 1, q.shape[-2], k.shape[-2])
     others = (q.device, lengths, *((c.path, c.key) for c in behind))
     with _LOCK:
-        known = _KNOWN.get(block_mask)
-    if known is None or not known.is_of(tensors, others):
+        known = _KNOWN.get(block_mask, {}).get(others)
+    if known is None or not known.is_of(tensors):
         # Before it is evaluated: what is changed meanwhile is looked at again.
-        of = tuple((ref(t), t.data_ptr(), t._version) for t in tensors)
-        known = Verdict(_why_not(block_mask.mask_mod, q, table()), of, others)
+        seen = tuple(map(Seen.now, tensors))
+        known = Verdict(_why_not(rule, q, table()), seen)
         with _LOCK:
-            _KNOWN[block_mask] = known
+            before = _KNOWN.get(block_mask, {})
+            _KNOWN[block_mask] = {**(before if len(before) < REMEMBERED else {}), others: known}
     return known.why
 
 
@@ -100,7 +129,8 @@ def _why_not(rule: Any, q: Tensor, blocks: Blocks) -> str:
     mods, read = mods_of(None, rule, of_scores(q))
     assert mods.mask is not None
     e = mods.mask.expression(*(Var(n) for n in INDICES))
-    shapes = {p.name: t.shape for p, t in zip(mods.mask.placeholders, read, strict=True)}
+    # A tensor without dimensions is one of one element to an expression.
+    shapes = {p.name: tuple(t.shape) or (1,) for p, t in zip(mods.mask.placeholders, read, strict=True)}
     # An index beyond a tensor would end a CUDA context: so that what is evaluated must be known to lie inside.
     if not all(
         _inside(x, n, blocks.lengths) for of in loads(e) for x, n in zip(of.index, shapes[of.buffer], strict=True)
@@ -110,7 +140,12 @@ def _why_not(rule: Any, q: Tensor, blocks: Blocks) -> str:
     count = prod(blocks.lengths[n] for n in of)
     if count > MOST.get(blocks.table.device.type, 0):
         return "there are too many positions to look at"
-    return "" if _holds(rule, of, blocks) else "its blocks show other keys than its mask_mod"
+    try:
+        return "" if _holds(rule, of, blocks) else "its blocks show other keys than its mask_mod"
+    except Exception as error:
+        # What a user's function does with torch's batches of indices is its own: a condition that is a Python bool,
+        # a division by 0 of integers on a CPU.
+        return f"its mask_mod has no value at all positions ({type(error).__name__})"
 
 
 def _inside(index: Expr, length: int, lengths: Mapping[str, int]) -> bool:

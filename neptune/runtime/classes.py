@@ -57,8 +57,11 @@ class Decided:
         return len(self._numbers)
 
     def __call__(self, sizes: Sizes) -> int | None:
-        """The number for some sizes; None where nothing is predicted to run."""
-        at = ",".join(str(class_of(int(sizes[n]))) for n in self.names)
+        """The number for some sizes; None where nothing is predicted to run, as of arguments below 1."""
+        values = [int(sizes[n]) for n in self.names]
+        if any(n < 1 for n in values):
+            return None
+        at = ",".join(map(str, map(class_of, values)))
         found: int | None = self._numbers.get(at, UNKNOWN)
         if found is UNKNOWN:
             found = self._decide(sizes)

@@ -137,6 +137,8 @@ class Chooser:
 
     def why(self, sizes: Mapping[str, int | float]) -> str:
         """The prediction for what is taken at these sizes, and the next best, for people."""
+        if any(int(sizes[n]) < 1 for n in self.names):
+            return "nothing is predicted of sizes below 1"
         times = self.times(sizes)
         if not np.isfinite(times).any():
             return "nothing is predicted to run"

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, create_mask
 
 import neptune.functional as F
+from neptune.errors import ExpressionError
 from neptune.functional import implied
 from neptune.functional.blocks import with_block_mask
 
@@ -101,6 +103,82 @@ def test_it_is_evaluated_once_and_again_where_something_changes(monkeypatch: pyt
     assert is_implied(other)
     other.kv_num_blocks = torch.zeros_like(other.kv_num_blocks)
     assert not is_implied(other)
+
+
+def test_a_change_that_torch_does_not_count_is_seen_on_a_cpu() -> None:
+    array = np.arange(S, dtype=np.int32) // 7
+    documents = torch.from_numpy(array)
+    changes: dict[str, Any] = {
+        "numpy": lambda: array.fill(0),
+        "data": lambda: documents.data.fill_(0),
+        "dlpack": lambda: torch.from_dlpack(documents).fill_(0),
+    }
+    for change in changes.values():
+        documents.copy_(DOCUMENTS)
+        blocks = blocks_of(lambda b, h, i, j: documents[i] == documents[j])
+        assert is_implied(blocks)
+        before = documents._version
+        change()
+        assert documents._version == before and not is_implied(blocks)
+    blocks = blocks_of(MASKS["causal"])
+    assert is_implied(blocks)
+    blocks.kv_num_blocks.data.fill_(0)
+    assert not is_implied(blocks)
+
+
+def test_on_a_gpu_contents_are_compared_where_calls_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = torch.zeros(3, device="meta")
+    assert implied.Seen.now(DOCUMENTS).content is not None and implied.Seen.now(there).content is None
+    monkeypatch.setenv("NEPTUNE_CHECK", "1")
+    assert implied.Seen.now(there).content is not None
+
+
+def test_layers_of_other_heads_share_a_block_mask(monkeypatch: pytest.MonkeyPatch) -> None:
+    evaluated, true = [], implied._holds
+    monkeypatch.setattr(implied, "_holds", lambda *args: (evaluated.append(1), true(*args))[1])
+    blocks = blocks_of(MASKS["causal"], None, None)
+    for _ in range(3):
+        for heads in (1, 2, 5):
+            q = torch.randn(B, heads, S, 16)
+            assert with_block_mask("attention", None, blocks, q, q) is blocks.mask_mod
+    assert len(evaluated) == 3
+    for s in range(40):
+        q = torch.randn(1, 1, S, 16).expand(s + 1, 1, S, 16)
+        with_block_mask("attention", None, blocks, q, q)
+    assert len(implied._KNOWN[blocks]) <= implied.REMEMBERED
+
+
+def test_a_tensor_without_dimensions_is_read() -> None:
+    offset = torch.tensor(2)
+    assert is_implied(blocks_of(lambda b, h, i, j: i + offset >= j))
+
+
+def listed(mask: Any) -> BlockMask:
+    """All blocks of 4, as partial ones."""
+    index = torch.arange(S // 4, dtype=torch.int32).expand(1, 1, S // 4, S // 4).contiguous()
+    return BlockMask.from_kv_blocks(
+        torch.full((1, 1, S // 4), S // 4, dtype=torch.int32), index, BLOCK_SIZE=4, mask_mod=mask
+    )
+
+
+def test_what_has_no_value_in_torchs_batches_is_looked_up() -> None:
+    zeros = torch.arange(S)
+    q, k, v = tensors()
+    for mask in (lambda b, h, i, j: True, lambda b, h, i, j: i // zeros[j] < 3, lambda b, h, i, j: i % zeros[j] < 3):
+        blocks = listed(mask)
+        assert not is_implied(blocks)
+        assert "no value at all positions" in implied.why_not_implied(blocks, q, k, lambda b=blocks: _made(b))
+        assert F.flex_attention(q, k, v, block_mask=blocks).shape == q.shape
+
+
+def test_a_mask_of_a_member_of_a_batch_is_refused_in_words() -> None:
+    q, k, v = tensors()
+
+    def member(documents: Tensor) -> Tensor:
+        return F.flex_attention(q, k, v, block_mask=listed(lambda b, h, i, j: documents[i] == documents[j]))
+
+    with pytest.raises(ExpressionError, match=r"torch\.vmap goes over"):
+        torch.vmap(member)(torch.zeros(3, S, dtype=torch.int32))
 
 
 def test_another_global_or_cell_is_another_mask() -> None:

@@ -73,17 +73,22 @@ def test_a_folder_that_cannot_be_used_is_not_used(tmp_path: Path) -> None:
 def test_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(classes, "MOST", 8)
     decided, came = asked(tmp_path)
-    for m in range(40):
+    for m in range(1, 41):
         decided({"m": m, "n": 1})
     assert decided.classes <= 8 and len(came) == 40
     assert len(json.loads(decided._shelf.read("k") or b"")) <= 8  # type: ignore[union-attr]
+
+
+def test_arguments_below_1_are_of_no_class() -> None:
+    decided, came = asked(None)
+    assert [decided({"m": m, "n": 5}) for m in (0, -3)] == [None, None] and came == [] and decided.classes == 0
 
 
 def test_threads_that_ask_at_once_get_the_same(tmp_path: Path) -> None:
     decided, _ = asked(tmp_path)
     found: list[int | None] = []
     threads = [
-        threading.Thread(target=lambda: found.extend(decided({"m": m % 16, "n": 1}) for m in range(64)))
+        threading.Thread(target=lambda: found.extend(decided({"m": m % 16 + 1, "n": 1}) for m in range(64)))
         for _ in range(4)
     ]
     for t in threads:

@@ -132,6 +132,13 @@ def test_a_kernel_tells_what_it_takes_and_why_and_a_saved_one_goes_by_its_tree(t
     assert "at most above" in str(kernel.explain()).replace("\n", " ")
 
 
+def test_sizes_of_0_take_the_comparisons_and_have_no_prediction() -> None:
+    kernel = neptune.compile(softmax(), target="llvm")
+    for sizes in ({"rows": 0, "cols": 5}, {"rows": 5, "cols": 0}):
+        assert kernel.chosen(**sizes).why == "nothing is predicted of sizes below 1"
+    kernel.warm(rows=0, cols=0)
+
+
 def test_another_target_chooses_for_its_own_machine() -> None:
     kernel = neptune.compile(matmul(), target="cuda:90")
     there = kernel.for_target("cuda:80")
