@@ -20,7 +20,6 @@ from neptune.runtime.artifact import Artifact
 from neptune.schedule.state import Decision
 from neptune.tile.ir import TileProgram
 from neptune.tile.parser import parse_tiles
-from neptune.tune.choose import Scheduled, Wishes
 from neptune.tune.columns import Points
 from neptune.tune.gains import Asked
 from neptune.tune.machine import Machine
@@ -28,6 +27,7 @@ from neptune.tune.rank import model_of, predictions
 
 if TYPE_CHECKING:
     from neptune.driver.build import Build
+    from neptune.tune.choose import Scheduled, Wishes
 
 SHORT = 20.0
 """Microseconds: what takes no longer is not timed in another form."""
