@@ -115,7 +115,7 @@ class Kernel(Shown):
     @cached_property
     def _content(self) -> str:
         """What tells this kernel from others, on any target."""
-        alone = self.executable.artifact.for_target("interpret").without_model()
+        alone = self.executable.artifact.for_target("interpret").undecided()
         return str(pack(alone, {}).manifest["digest"])
 
     @public

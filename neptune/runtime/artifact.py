@@ -146,6 +146,13 @@ class Artifact:
         """The same kernel as it is saved: sizes tell its variants apart by a tree."""
         return replace(self, counts="")
 
+    def undecided(self) -> Artifact:
+        """The same kernel without what tells its variants apart, which is another thing once it is saved."""
+        said = dict(self.explanation)
+        if (family := self.family) is not None:
+            said[FAMILY] = [{n: v[n] for n in ("template", "params")} for v in family["variants"]]
+        return replace(self, explanation=said, counts="")
+
     def for_target(self, target: str) -> Artifact:
         """The same kernel for another target: all of them run the same programs."""
         return replace(self, explanation={**self.explanation, "target": target})

@@ -25,7 +25,7 @@ from neptune.ir.program import Program
 from neptune.runtime.family import Tree, pick
 from neptune.tile.parser import parse_tiles
 from neptune.tile.printer import declarations
-from neptune.tune.family import Family, fastest, grown, lost
+from neptune.tune.family import Family, fastest, grown, lost, where_measured
 from neptune.tune.gains import Gain
 from neptune.tune.machine import Machine
 from neptune.tune.measured import Measured
@@ -127,12 +127,16 @@ class Chooser:
     def tree(self, bounds: Mapping[str, int]) -> tuple[Tree, tuple[float, float]]:
         """The comparisons of sizes that a saved kernel goes by, and what they lose, on average and at most. Another
         form counts by estimates between sizes."""
-        at = [*points(self.program, {}, bounds), *between(self.program, bounds, MORE)]
-        at = [{**p, **self.fixed} for p in at]
+        measured = [dict(s.sizes) for s in next(iter(self.rows.values())).known.samples]
+        usual = [*points(self.program, {}, bounds), *between(self.program, bounds, MORE)]
+        # Where some sizes may not decide, what was measured at others' says nothing.
+        at = [{**p, **self.fixed} for p in (*usual, *(() if self.fixed else measured))]
         times = np.stack([self.rows[c.template].predicted([c.params], at)[0] for c in self.choices])
         runs = np.flatnonzero(np.isfinite(times).any(axis=0)).tolist()
         times, at = times[:, runs], [at[k] for k in runs]
-        tree = grown(times, at, frozenset(self.names), DEEPER)
+        first = sum(k < len(usual) for k in runs)
+        tree = grown(times[:, :first], at[:first], frozenset(self.names), DEEPER)
+        tree = where_measured(tree, times, at, first)
         return tree, lost(np.array([times[pick(tree, p), k] for k, p in enumerate(at)]), times.min(axis=0))
 
     def why(self, sizes: Mapping[str, int | float]) -> str:

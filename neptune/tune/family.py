@@ -163,7 +163,7 @@ def choose(
     whole, at = whole[:, runs], tuple(p for p, ok in zip(points, runs, strict=True) if ok)
     tree = grown(whole, at, deciding)
     whole, first_marked, at = np.hstack([whole, there[kept]]), len(at), (*at, *marked)
-    tree, used = _renumbered(_grafted(tree, whole, at, first_marked), [0, *sorted(set(fastest(whole).tolist()))])
+    tree, used = _renumbered(where_measured(tree, whole, at, first_marked), [0, *sorted(set(fastest(whole).tolist()))])
     kept, whole = [kept[k] for k in used], whole[used]
     others = {n: float(rows.times[:, 0].min()) for n, rows in rows_of.items()}
     missed = lost(times[kept].min(axis=0), times.min(axis=0))
@@ -218,7 +218,7 @@ def _won(times: Array, kept: Sequence[int]) -> list[int]:
     return list(dict.fromkeys(int(k) for k in best[missed]))[:MOST]
 
 
-def _grafted(tree: Tree, times: Array, points: Sequence[Sizes], first: int) -> Tree:
+def where_measured(tree: Tree, times: Array, points: Sequence[Sizes], first: int) -> Tree:
     """The tree that takes the fastest choice at each measured point, those from number `first` on, and at what is alike
     and does not lose by it. Sizes that all points share tell nothing apart."""
     names = [n for n in points[0] if len({p[n] for p in points}) > 1]
