@@ -164,8 +164,10 @@ def _shelf(shelf: Any, get: Callable[[], Any], draw: random.Random) -> Any:
     made = any_damage(body.decode(), draw)
     if shelf.name == store.FOLDER and draw.random() < 0.5:
         said = json.loads(body)
-        manifest = json.loads(signed(damaged(json.dumps(said["manifest"]), draw)))
-        made = json.dumps({**said, "manifest": manifest}).encode("utf-8", "surrogatepass")
+        # As text: what is damaged may be no JSON, or a number that Python does not read.
+        manifest = signed(damaged(json.dumps(said["manifest"]), draw))
+        rest = json.dumps({n: x for n, x in said.items() if n != "manifest"})
+        made = f'{rest[:-1]}, "manifest": {manifest}}}'.encode("utf-8", "surrogatepass")
     if draw.random() < 0.8:
         head = shelf.magic + hashlib.sha256(made).hexdigest().encode()
     path.write_bytes(head + b"\n" + made)
