@@ -16,7 +16,7 @@ from neptune.runtime.artifact import AT, PINNED, Artifact
 from neptune.runtime.classes import Decided
 from neptune.runtime.executable import Executable
 from neptune.runtime.facts import Facts
-from neptune.runtime.family import FAMILY, SHARED, Members, conditions, sizes_of, tree_json
+from neptune.runtime.family import FAMILY, SHARED, Members, conditions, shares, sizes_of, tree_json
 
 if TYPE_CHECKING:
     from neptune.driver.resources import Resources
@@ -131,8 +131,7 @@ class KernelFamily:
             return artifact
         tree, lost = self.chooser.tree(artifact.bounds)
         variants = [{**v, "when": conditions(tree, k)} for k, v in enumerate(self.described["variants"])]
-        lost_by_it = dict(zip(("mean", "most"), (round(share, 4) for share in lost), strict=True))
-        by_tree = {**self.described, "tree": tree_json(tree), "variants": variants, "saved": lost_by_it}
+        by_tree = {**self.described, "tree": tree_json(tree), "variants": variants, "saved": shares(lost)}
         return replace(artifact.without_model(), explanation={**artifact.explanation, FAMILY: by_tree})
 
     @property

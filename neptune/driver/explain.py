@@ -16,7 +16,7 @@ from neptune.ir.printer import print_buffer
 from neptune.runtime.arguments import free_scalars
 from neptune.runtime.artifact import AT, PREDICTION, WARNINGS
 from neptune.runtime.facts import Facts
-from neptune.runtime.family import FAMILY, SHARED, conditions, names_of, tree_json
+from neptune.runtime.family import FAMILY, SHARED, conditions, names_of, shares, tree_json
 from neptune.tune.defaults import least_tiles
 
 if TYPE_CHECKING:
@@ -111,8 +111,8 @@ def family_json(f: Family, own: int, shared: Collection[int] = ()) -> dict[str, 
         "own": own,
         "at": dict(f.points[0]),
         "tree": tree_json(f.tree),
-        "lost": {**_shares(f.lost), "points": len(f.points)},
-        "saved": _shares(f.by_tree),
+        "lost": {**shares(f.lost), "points": len(f.points)},
+        "saved": shares(f.by_tree),
         "variants": [
             {
                 **_first_taken(f, k),
@@ -131,11 +131,6 @@ def _first_taken(f: Family, k: int) -> dict[str, Any]:
     """The first of the points that take a variant, and the time predicted there."""
     at = f.first(k)
     return {AT: dict(f.points[at]), "us": round(float(f.times[k, at]), 2)}
-
-
-def _shares(lost: tuple[float, float]) -> dict[str, float]:
-    """What is lost, on average and at most."""
-    return {"mean": round(lost[0], 4), "most": round(lost[1], 4)}
 
 
 def _measured(f: Family, k: int) -> list[dict[str, Any]]:

@@ -22,7 +22,7 @@ from neptune.boundary import frames_of_package
 from neptune.errors import NeptunePerformanceWarning
 from neptune.functional.implied import FULL, PARTIAL, Blocks, why_not_implied
 from neptune.functional.mods import INDICES
-from neptune.functional.tensors import refuse, shape_of
+from neptune.functional.tensors import lengths_of, refuse, shape_of
 from neptune.runtime.custom_op import UNTYPED
 
 Tensor = torch.Tensor
@@ -48,16 +48,15 @@ def with_block_mask(name: str, mask_mod: Any, block_mask: Any, q: Tensor, k: Ten
             f"block_mask is for {lengths[0]} queries and {lengths[1]} keys, q has {q.shape[-2]} and k {k.shape[-2]}",
             hint="mask_mod=block_mask.mask_mod, which serves all lengths",
         )
-    lead = (q.shape[0] if q.dim() > 3 else 1, q.shape[-3] if q.dim() > 2 else 1)
-    lengths = dict(zip(INDICES, (*lead, q.shape[-2], k.shape[-2]), strict=True))
+    of_call = lengths_of(q, k)
 
     def made() -> Blocks:
         table = _table(block_mask, -(-k.shape[-2] // of_columns))
-        fits = all(n in (1, w) for n, w in zip(table.shape[:2], lead, strict=True)) and q.dim() <= 4
+        fits = all(n in (1, w) for n, w in zip(table.shape[:2], of_call[:2], strict=True)) and q.dim() <= 4
         if not fits or table.shape[2] * of_rows < q.shape[-2]:
             wrong = f"block_mask has blocks {shape_of(table)} of {of_rows} queries, q is {shape_of(q)}"
             refuse(name, wrong, legal=["a row for each block of queries; batches and heads as of q, or 1"])
-        return Blocks(table, of_rows, of_columns, lengths)
+        return Blocks(table, of_rows, of_columns, dict(zip(INDICES, of_call, strict=True)))
 
     why = why_not_implied(block_mask, q, k, made)
     if not why:

@@ -24,6 +24,7 @@ from neptune.functional.captured import captured
 from neptune.functional.flex import mods_of
 from neptune.functional.mods import INDICES, refuse_wrapped
 from neptune.functional.softmax_attention import of_scores
+from neptune.functional.tensors import lengths_of
 from neptune.ir.expr import Const, Expr, Var, loads, variables
 from neptune.locks import Lock
 from neptune.runtime.launch import capturing
@@ -111,8 +112,7 @@ def why_not_implied(block_mask: Any, q: Tensor, k: Tensor, table: Callable[[], B
     tensors = [*lists, *(c.value for c in behind if c.kind == "tensor")]
     if any(type(t) not in COUNTED or t.is_inference() or functorch.is_batchedtensor(t) for t in tensors):
         return "changes of the tensors that it reads are not counted"
-    lengths = (q.shape[0] if q.dim() > 3 else 1, q.shape[-3] if q.dim() > 2 else 1, q.shape[-2], k.shape[-2])
-    others = (q.device, lengths, *((c.path, c.key) for c in behind))
+    others = (q.device, lengths_of(q, k), *((c.path, c.key) for c in behind))
     with _LOCK:
         known = _KNOWN.get(block_mask, {}).get(others)
     if known is None or not known.is_of(tensors):

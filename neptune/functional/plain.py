@@ -10,7 +10,7 @@ import torch
 from neptune.functional.mods import Mod, traced
 from neptune.functional.operators import operator
 from neptune.functional.softmax_attention import Mods, Options, call, of_scores
-from neptune.functional.tensors import refuse, shape_of
+from neptune.functional.tensors import lengths_of, refuse, shape_of
 
 Tensor = torch.Tensor
 
@@ -101,8 +101,7 @@ def given_mask(name: str, attn_mask: Tensor | None, query: Tensor, key: Tensor) 
     """
     if attn_mask is None:
         return Mods(), []
-    lead = (query.shape[0] if query.dim() > 3 else 1, query.shape[-3] if query.dim() > 2 else 1)
-    wanted = (*lead, query.shape[-2], key.shape[-2])
+    wanted = lengths_of(query, key)
     mask = attn_mask.reshape((1,) * (4 - attn_mask.dim()) + tuple(attn_mask.shape))
     fits = mask.dim() == 4 and query.dim() <= 4
     if not fits or any(n not in (1, w) for n, w in zip(mask.shape, wanted, strict=True)):

@@ -36,6 +36,11 @@ def dense(t: torch.Tensor) -> torch.Tensor:
     return t if t.dim() == 0 or t.stride(-1) == 1 or t.shape[-1] <= 1 else t.contiguous()
 
 
+def lengths_of(q: torch.Tensor, k: torch.Tensor) -> tuple[int, int, int, int]:
+    """Batches, heads, queries and keys of attention; one of what q has no dimension for."""
+    return q.shape[0] if q.dim() > 3 else 1, q.shape[-3] if q.dim() > 2 else 1, q.shape[-2], k.shape[-2]
+
+
 def shape_of(t: torch.Tensor) -> str:
     """A shape as errors show it."""
     return f"[{', '.join(map(str, t.shape))}]"

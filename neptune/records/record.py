@@ -167,11 +167,9 @@ class Unknown:
 def fault(values: Mapping[str, Any]) -> tuple[str, str] | None:
     """The first of these fields of a record that could not be read back, and what it must be."""
     name = next((n for n, value in values.items() if not FIELDS[n][0](value)), None)
-    return (
-        None
-        if name is None
-        else (f"a tuning record with {name}={_short(values[name])}", f"{name} is {FIELDS[name][1]}")
-    )
+    if name is None:
+        return None
+    return f"a tuning record with {name}={_short(values[name])}", f"{name} is {FIELDS[name][1]}"
 
 
 def prefix(structure: str, device: str) -> bytes:

@@ -92,6 +92,11 @@ def read_tree(j: Any) -> Tree:
     return Cut(tuple(j["of"]), int(j["at"]), read_tree(j["below"]), read_tree(j["above"]))
 
 
+def shares(lost: tuple[float, float]) -> dict[str, float]:
+    """What choices lose, on average and at most, as an explanation has it."""
+    return {"mean": round(lost[0], 4), "most": round(lost[1], 4)}
+
+
 def sizes_of(tree: Tree) -> frozenset[str]:
     """The sizes that decide."""
     return frozenset(tree.of) | sizes_of(tree.below) | sizes_of(tree.above) if isinstance(tree, Cut) else frozenset()

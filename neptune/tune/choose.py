@@ -226,10 +226,10 @@ def _ranked(
                 break
             predicted = able
             continue
-        family, own, why = found
-        name = family.choices[own].template
+        family, why = found
+        name = family.choices[0].template
         del predicted[name]
-        yield replace(_chosen(made.pop(name), why, passed), family=family, own=own)
+        yield replace(_chosen(made.pop(name), why, passed), family=family)
     for one in sorted(made.values(), key=_structure):
         yield _chosen(one, "the fewest temporaries and kernels", passed)
 
@@ -240,8 +240,8 @@ def _best(
     wishes: Wishes,
     machine: Machine,
     form: OtherForm | None = None,
-) -> tuple[Family, int, str] | None:
-    """The family of some candidates, the choice at the typical sizes, and why; None where nothing is predicted."""
+) -> tuple[Family, str] | None:
+    """The family of some candidates, and why its first choice is; None where nothing is predicted."""
     try:
         at = points(program, wishes.typical, wishes.bounds)
         samples = [s for s in wishes.samples if s.sizes.keys() == at[0].keys()]
@@ -251,7 +251,7 @@ def _best(
         family = choose(tiles, at, machine, given, wishes.deciding, samples, marked, wishes.failed, form)
         if family is None:
             return None
-        return family, 0, _why(family, at[0], machine)
+        return family, _why(family, at[0], machine)
     except NeptuneError:
         raise
     except Exception as error:
