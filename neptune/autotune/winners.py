@@ -42,7 +42,7 @@ def together(
     kernels = [made[k] for k in order]
     own = kernels[0]
     artifact = own.executable.artifact.alone()
-    artifact = replace(artifact, explanation={**artifact.explanation, FAMILY: family_json(family, 0)})
+    artifact = replace(artifact, explanation={**artifact.explanation, FAMILY: family_json(family)})
     return Kernel(Executable(artifact, own.executable.loops), own._make_build, lambda k: kernels[k])
 
 

@@ -50,7 +50,7 @@ class Build:
     did, call by call, and `decisions` what came of it. `checks` are the exact checks by
     the name of what was checked; `bounds` and `shapes` are the caller's. `trail` is what each step of the
     schedule and each pass left behind, for reports. `family` has the choices for all sizes where they were automatic,
-    of which this is the number `own`; `rivals` are other choices with their predicted times. `at` are the sizes that a
+    the first of which this is; `rivals` are other choices with their predicted times. `at` are the sizes that a
     variant is for. `deterministic`, `deciding` (with `batch_invariant`, the sizes that may decide) and `assume` (what
     assumptions are granted) are the caller's, and
     `form` is the form that was made beside tiles. `wider` is `fused` and `tiles` for sizes at which index arithmetic
@@ -72,7 +72,6 @@ class Build:
     shapes: Mapping[str, int]
     trail: tuple[Snapshot, ...] = ()
     family: Family | None = None
-    own: int = 0
     rivals: tuple[Rival, ...] = ()
     at: Mapping[str, int] | None = None
     deterministic: bool = False
@@ -165,7 +164,6 @@ def built(made: Lowered, trail: Sequence[Snapshot]) -> Build:
         shapes=asked.shapes,
         trail=tuple(trail),
         family=by.family,
-        own=by.own,
         rivals=_rivals(made),
         at=asked.at,
         deterministic=asked.deterministic,
@@ -181,7 +179,7 @@ def _rivals(made: Lowered) -> tuple[Rival, ...]:
     """What else was compared when the template or its parameters were chosen."""
     asked, by = made.of.asked, made.by
     if by.family is not None:
-        return of_family(by.family, by.own)
+        return of_family(by.family)
     try:
         return of_ranking(by.template, made.tiles, made.params, asked.params, asked.shapes, made.of.machine)
     except Exception as error:

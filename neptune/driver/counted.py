@@ -78,8 +78,8 @@ def shared(build: Build) -> frozenset[int]:
     family, made = build.family, build.form
     if family is None or made is None:
         return frozenset()
-    name = family.choices[build.own].template
-    others = [k for k, c in enumerate(family.choices) if k != build.own and c.template == name]
+    name = family.choices[0].template
+    others = [k for k, c in enumerate(family.choices) if k and c.template == name]
     others = [k for k in others if family.choices[k].form is None]
     others = [k for k in others if family.times[k, family.first(k)] > SHORT]
     if not others:

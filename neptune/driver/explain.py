@@ -102,13 +102,13 @@ def _variants(build: Build) -> dict[str, Any]:
     family = build.family
     if family is None or len(family.choices) < 2:
         return {}
-    return {FAMILY: family_json(family, build.own, shared(build))}
+    return {FAMILY: family_json(family, shared(build))}
 
 
-def family_json(f: Family, own: int, shared: Collection[int] = ()) -> dict[str, Any]:
+def family_json(f: Family, shared: Collection[int] = ()) -> dict[str, Any]:
     """The variants of a kernel, and how a launch picks one; those that are `shared` may run its other form."""
     return {
-        "own": own,
+        "own": 0,
         "at": dict(f.points[0]),
         "tree": tree_json(f.tree),
         "lost": {**shares(f.lost), "points": len(f.points)},

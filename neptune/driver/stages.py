@@ -109,7 +109,7 @@ class Lowered(Fused):
     def params(self) -> dict[str, int]:
         """The values of all free tunables, num_warps and num_stages: given, or chosen."""
         family, wishes = self.by.family, self.of.wishes
-        choice = None if family is None else family.choices[self.by.own].params
+        choice = None if family is None else family.choices[0].params
         return resolve_params(self.tiles, wishes.params, wishes.typical, self.of.machine, choice)
 
 

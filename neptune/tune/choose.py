@@ -126,15 +126,14 @@ def apply(template: Template | Function, sch: Schedule, fuel: int | None) -> tup
 @dataclass(frozen=True)
 class Scheduled:
     """A template that schedules a program, with the schedule, the tiles by which it was judged (None where nobody has),
-    and the reasons why earlier templates were not taken. `family` are the choices for all sizes, of which this one is
-    the number `own`."""
+    and the reasons why earlier templates were not taken. `family` are the choices for all sizes, the first of which
+    this one is."""
 
     template: str
     schedule: Schedule
     lowered: Lowering | None
     decisions: tuple[Decision, ...]
     family: Family | None = None
-    own: int = 0
 
     @property
     def tiles(self) -> TileProgram:

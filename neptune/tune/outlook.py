@@ -81,12 +81,12 @@ def _kernel(k: KernelTime) -> dict[str, Any]:
     }
 
 
-def of_family(family: Family, own: int) -> tuple[Rival, ...]:
+def of_family(family: Family) -> tuple[Rival, ...]:
     """The other choices of a family at its first point: its own, and templates of which it kept none."""
     kept = [Rival(c.template, float(us), c.params) for c, us in zip(family.choices, family.times[:, 0], strict=True)]
     templates = {c.template for c in family.choices}
     dropped = (Rival(name, us) for name, us in family.others.items() if name not in templates)
-    return (*(r for k, r in enumerate(kept) if k != own), *dropped)
+    return (*kept[1:], *dropped)
 
 
 def of_ranking(

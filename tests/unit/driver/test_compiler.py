@@ -288,7 +288,7 @@ def test_each_candidate_is_the_best_of_those_that_are_left():
     assert [c.template for c in found][:2] == ["softmax_row", "softmax_online"]
     assert {c.template for c in found} == {n for n in choose.AUTOMATIC if not n.startswith(UNMATCHED)}
     for k, c in enumerate(found):
-        assert c.family.choices[c.own].template == c.template
+        assert c.family.choices[0].template == c.template
         assert {x.template for x in c.family.choices}.isdisjoint(x.template for x in found[:k])
 
 
