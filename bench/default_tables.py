@@ -72,6 +72,12 @@ def usual(rows: Rows) -> str:
     return mode(map(gpu, rows.values()))
 
 
+def days(rows: Rows) -> str:
+    """The first and the last day of measurements."""
+    every = sorted({r["date"] for r in rows.values()})
+    return every[0] if len(every) == 1 else f"{every[0]} to {every[-1]}"
+
+
 def drift(row: Row) -> float:
     """The largest ratio of two medians of rounds, of one column."""
     return max(max(of) / min(of) for of in (rounds(us) for us in row["us"].values() if us))
@@ -127,6 +133,15 @@ def means(rows: Rows) -> str:
     return table(lines)
 
 
+def elsewhere(rows: Rows) -> str:
+    """The means of every other GPU that a file is of, each from its own rows, which `rows` may hold newer ones of."""
+    files_of: dict[str, list[Path]] = {}
+    for file in FILES:
+        files_of.setdefault(json.loads(file.read_text())["environment"]["gpu"].removeprefix("NVIDIA "), []).append(file)
+    others = {name: results(files) for name, files in files_of.items() if name != usual(rows)}
+    return "\n".join(f"On an NVIDIA {name}, {days(own)}:\n\n{means(own)}" for name, own in others.items())
+
+
 def losses(rows: Rows) -> str:
     """Every row at which one of our calls is slower than another's, worst first."""
     found = []
@@ -145,14 +160,12 @@ def machine(rows: Rows) -> str:
         f"{e['gpu']}, torch {e['torch']}, triton {e['triton']}, CUDA {e['cuda']}, Python {e['python']}"
         for e in (r["environment"] for r in rows.values())
     )
-    days = sorted({r["date"] for r in rows.values()})
-    when = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
     drifts = {name: drift(row) for name, row in rows.items()}
     worst = max(drifts, key=lambda name: drifts[name])
     far = sum(d > APART for d in drifts.values())
     missing = "; ".join(name for name in ROWS if name not in rows)
     return fill(
-        f"{'; '.join(places)}; {when}. Columns of a row take turns in {ROUNDS} rounds of {SAMPLES} samples. Rates are "
+        f"{'; '.join(places)}; {days(rows)}. Columns of a row take turns in {ROUNDS} rounds of {SAMPLES} samples. Rates are "
         "by the median of all samples; speeds beside another column are the median of the ratios of rounds, each of "
         f"two medians, since clocks move: in {far} of {len(rows)} rows the medians of some column's rounds are more "
         f"than {100 * (APART - 1):.0f} % apart, by {100 * (drifts[worst] - 1):.0f} % at most ({worst})."
@@ -164,17 +177,17 @@ def said(rows: Rows) -> str:
     """One sentence for pages that have no table."""
     of = {name: ratios(rows, name, OURS) for name in GROUPS}
     each = ", ".join(f"{name} {mean(r):.2f} ({min(r.values()):.2f})" for name, r in of.items() if r)
-    rows_elsewhere = sum(gpu(r) != usual(rows) for r in rows.values())
-    elsewhere = f", {rows_elsewhere} rows on another GPU" if rows_elsewhere else ""
+    strange = sum(gpu(r) != usual(rows) for r in rows.values())
+    but = f", {strange} rows on another GPU" if strange else ""
     return fill(
         "Plain calls of `neptune.functional` beside the fastest of cuDNN, FlashAttention-2, FlexAttention, eager torch "
-        f"and torch.compile on an NVIDIA {usual(rows)}{elsewhere}, their speed over the other's, geometric mean "
+        f"and torch.compile on an NVIDIA {usual(rows)}{but}, their speed over the other's, geometric mean "
         f"(least): {each}."
     )
 
 
 BLOCKS: Mapping[str, Callable[[Rows], str]] = {
-    "machine": machine, "means": means, "losses": losses, "said": said,
+    "machine": machine, "means": means, "elsewhere": elsewhere, "losses": losses, "said": said,
     **{name: partial(group, name) for name in GROUPS},
 }  # fmt: skip
 """By the names that pages mark them with."""

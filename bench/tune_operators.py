@@ -1,4 +1,5 @@
-"""The tuner on the ten operators of the paper, at a few sizes each: what it measures is what ships.
+"""The tuner on the ten operators of the paper, at a few sizes each, and on calls of `neptune.functional` that the model
+alone chooses less well for: what it measures is what ships.
 
     python -m bench.tune_operators [--only decode …] [--budget 10s] [--seconds 560]
 
@@ -11,18 +12,37 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 
 import neptune
+from neptune.ir.program import Program
 from neptune.ops.attention import OPERATORS, operator
+from neptune.ops.linear import gated_linear, matmul
+from neptune.ops.norm import add_rms_norm, layer_norm, rms_norm
 
 LENGTHS = (4096, 1024, 16384)
 CACHES = ((1, 8192), (8, 8192), (1, 32768), (32, 1024))
 """Of decoding: how many sequences, and how many keys each."""
+CALLS: Mapping[str, tuple[Callable[[], Program], Sequence[Mapping[str, int]]]] = {
+    "linear": (partial(matmul, trans_b=True), [{"m": 128, "n": 4096, "k": 4096}, {"m": 16, "n": 14336, "k": 4096}]),
+    "gated_linear": (partial(gated_linear, trans_b=True), [{"m": 16, "n": 14336, "k": 4096}]),
+    "layer_norm": (layer_norm, [{"rows": 4096, "cols": 131072}]),
+    "rms_norm": (rms_norm, [{"rows": 2048, "cols": 32768}, {"rows": 16, "cols": 4096}]),
+    "add_rms_norm": (add_rms_norm, [{"rows": 2048, "cols": 32768}]),
+}
+"""Programs as `neptune.functional` makes them of weights as nn.Linear's, in float16, and sizes of `bench.default`."""
 
 
-def shapes(name: str) -> list[dict[str, int]]:
+def program(name: str) -> Program:
+    """The program of an operator, or of a call."""
+    return CALLS[name][0]() if name in CALLS else operator(name)
+
+
+def shapes(name: str) -> Sequence[Mapping[str, int]]:
     """The sizes at which an operator is tuned."""
+    if name in CALLS:
+        return CALLS[name][1]
     if "queries" in OPERATORS[name]:
         return [{"batch": batch, "s_kv": keys} for batch, keys in CACHES]
     return [{"batch": 1, "s_q": n, "s_kv": n} for n in LENGTHS]
@@ -30,7 +50,7 @@ def shapes(name: str) -> list[dict[str, int]]:
 
 def jobs(only: Sequence[str]) -> Iterator[tuple[str, Mapping[str, int]]]:
     """Operators and sizes, the first sizes of all operators first."""
-    names = [n for n in OPERATORS if not only or any(text in n for text in only)]
+    names = [n for n in (*OPERATORS, *CALLS) if not only or any(text in n for text in only)]
     for k in range(max(len(LENGTHS), len(CACHES))):
         for name in names:
             if k < len(shapes(name)):
@@ -50,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"{name} {dict(sizes)}: not tuned, the time is over")
             continue
         at = time.monotonic()
-        neptune.autotune(operator(name), shapes=[sizes], budget=options.budget, workers=options.workers)
+        neptune.autotune(program(name), shapes=[sizes], budget=options.budget, workers=options.workers)
         print(f"{name} {dict(sizes)}: {time.monotonic() - at:.1f} s", flush=True)
     return 0
 
