@@ -165,10 +165,10 @@ def machine(rows: Rows) -> str:
     far = sum(d > APART for d in drifts.values())
     missing = "; ".join(name for name in ROWS if name not in rows)
     return fill(
-        f"{'; '.join(places)}; {days(rows)}. Columns of a row take turns in {ROUNDS} rounds of {SAMPLES} samples. Rates are "
-        "by the median of all samples; speeds beside another column are the median of the ratios of rounds, each of "
-        f"two medians, since clocks move: in {far} of {len(rows)} rows the medians of some column's rounds are more "
-        f"than {100 * (APART - 1):.0f} % apart, by {100 * (drifts[worst] - 1):.0f} % at most ({worst})."
+        f"{'; '.join(places)}; {days(rows)}. Columns of a row take turns in {ROUNDS} rounds of {SAMPLES} samples. "
+        "Rates are by the median of all samples; speeds beside another column are the median of the ratios of rounds, "
+        f"each of two medians, since clocks move: in {far} of {len(rows)} rows the medians of some column's rounds are "
+        f"more than {100 * (APART - 1):.0f} % apart, by {100 * (drifts[worst] - 1):.0f} % at most ({worst})."
         + (f" Not measured: {missing}." if missing else "")
     )
 

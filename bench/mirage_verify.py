@@ -25,9 +25,9 @@ from bench import record
 from bench.mirage_axioms import FALSE, IDENTITIES
 from bench.mirage_axioms import graph as axiom
 from bench.mirage_programs import BENCHMARKS
-from neptune.errors import ExpressionError
+from neptune.errors import ExpressionError, Unsupported
 from neptune.ir.program import Program
-from neptune.mirage.align import Misfit, aligned
+from neptune.mirage.align import aligned
 from neptune.mirage.bound import NO_FALSE_ACCEPT
 from neptune.mirage.indexed import prove_equal
 from neptune.mirage.ir import Graph
@@ -75,7 +75,7 @@ def tried(verifier: Verifier, graph: Graph, count: int, seed: int) -> Mutants:
     for m in mutants(graph, count, seed):
         made.count += 1
         fitted = fault(m.graph) or aligned(m.graph, verifier.expression)
-        if isinstance(fitted, ExpressionError | Misfit):
+        if isinstance(fitted, ExpressionError | Unsupported):
             made.reject("no valid graph")
             continue
         start = time.process_time()

@@ -6,12 +6,14 @@ A message is one screen: what was asked, what is wrong, where, what is legal her
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, ParamSpec, TypeVar
 
 from neptune.codes import kind_of
 
 Answer = TypeVar("Answer")
+Given = ParamSpec("Given")
 
 
 class NeptuneError(Exception):
@@ -79,6 +81,63 @@ def unless_refused(answer: Answer | NeptuneError) -> Answer:
     if isinstance(answer, NeptuneError):
         raise answer
     return answer
+
+
+def or_refusal(call: Callable[Given, Answer], *args: Given.args, **options: Given.kwargs) -> Answer | NeptuneError:
+    """What a call returns, or why it refuses, for those who can do without."""
+    try:
+        return call(*args, **options)
+    except NeptuneError as refusal:
+        return refusal
+
+
+class Unsupported(Exception):
+    """What a part of Neptune does not handle, which is no error yet: others may, or the other form runs.
+
+        walked = answered(walk, program, kernel, levers)    →  Walked(…), or Unsupported("it has no product")
+
+    It is raised where a recursion finds it, and is a value from the entry of that recursion on (`answered`): users
+    never see it raised. `why` is what is the matter with the stage, loop, tensor or function `where`, in a user's
+    words; `fits` and `legal` are what would have been taken, `hint` what to try; `node` is the expression or graph node
+    that it is of, and `kernel` the name of a kernel, where either is known.
+    """
+
+    def __init__(
+        self,
+        why: str,
+        where: str = "",
+        fits: str = "",
+        *,
+        legal: Sequence[str] = (),
+        hint: str | None = None,
+        node: Any = None,
+        kernel: str = "",
+    ) -> None:
+        self.why, self.where, self.hint, self.node, self.kernel = why, where, hint, node, kernel
+        self.legal = (*((fits,) if fits else ()), *legal)
+        super().__init__(why)
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.why}" if self.where else self.why
+
+
+def answered(call: Callable[Given, Answer], *args: Given.args, **options: Given.kwargs) -> Answer | Unsupported:
+    """What a call returns, or what it does not support: anything within it may find that out."""
+    try:
+        return call(*args, **options)
+    except Unsupported as why:
+        # A value that is kept holds no frames.
+        return why.with_traceback(None)
+
+
+@contextmanager
+def of_kernel(name: str) -> Iterator[None]:
+    """What is not supported within is so of this kernel."""
+    try:
+        yield
+    except Unsupported as why:
+        why.kernel = name
+        raise
 
 
 class NeptunePerformanceWarning(UserWarning):

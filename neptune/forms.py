@@ -3,7 +3,7 @@
 A form is one room, and a row of FORMS: its name, and what loads the object that implements `Form`. Everything else
 asks that object and branches on no name. What runs a form is data, and has a row in `neptune.runtime.forms`.
 
-    FORMS["asynchronous"]().lower(Source(tiles), Wanted({"consumers": 2}))   →  Made(…), or a Misfit with the reason
+    FORMS["asynchronous"]().lower(Source(tiles), Wanted({"consumers": 2}))   →  Made(…), or Unsupported with the reason
 
 To import this table imports nothing that compiles: a form's object does, when it is asked to.
 """
@@ -16,6 +16,7 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
+from neptune.errors import Unsupported
 from neptune.tune.machine import DEFAULT, Machine
 
 if TYPE_CHECKING:
@@ -29,15 +30,6 @@ TRITON = "triton"
 """Tiles alone."""
 AUTO = "auto"
 """A form of the target where a kernel has one that is not known to be slower, without an error where it has none."""
-
-
-@dataclass(frozen=True)
-class Misfit:
-    """Why a program has no such form: `why` in a user's words, what would be `legal`, and a `hint`, what to try."""
-
-    why: str
-    legal: tuple[str, ...] = ()
-    hint: str | None = None
 
 
 @dataclass(frozen=True)
@@ -146,10 +138,10 @@ class Form(Protocol):
     reason: str
     levers: Mapping[str, tuple[Any, ...]]
 
-    def fits(self, of: Source, choice: Wanted) -> Misfit | None:
+    def fits(self, of: Source, choice: Wanted) -> Unsupported | None:
         """Why a program has no such form, as far as is known before one is made; None where it may have one."""
 
-    def lower(self, of: Source, choice: Wanted) -> Made | Misfit:
+    def lower(self, of: Source, choice: Wanted) -> Made | Unsupported:
         """The form of a program, or why it has none."""
 
     def time(self, of: Source, choice: Wanted, at: Sequence[Asked]) -> Sequence[Time]:

@@ -38,7 +38,7 @@ def graph_of(function: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> to
 
 
 def program_of(module: torch.fx.GraphModule) -> tuple[Imported, list[Node]]:
-    """The whole of a graph as one Program, and what it returns, inputs too; Unknown where it has none."""
+    """The whole of a graph as one Program, and what it returns, inputs too; Unsupported where it has none."""
     nodes = [n for n in module.graph.nodes if n.op == "call_function"]
     (out,) = (n for n in module.graph.nodes if n.op == "output")
     results = list(torch.utils._pytree.tree_leaves(out.args[0]))
@@ -46,7 +46,7 @@ def program_of(module: torch.fx.GraphModule) -> tuple[Imported, list[Node]]:
 
 
 def evaluated(function: Callable[..., Any], *inputs: torch.Tensor) -> list[torch.Tensor]:
-    """The results of a function of tensors, as its Program has them. Raises Unknown for what has no Program."""
+    """The results of a function of tensors, as its Program has them. Raises Unsupported for what has no Program."""
     module = graph_of(function, inputs)
     if not any(n.op == "call_function" for n in module.graph.nodes):
         return list(torch.utils._pytree.tree_leaves(function(*inputs)))

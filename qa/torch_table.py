@@ -28,7 +28,7 @@ from typing import Any
 import click
 import torch
 
-from neptune.graph.unknown import Unknown
+from neptune.errors import Unsupported
 from neptune.torch_ops.table import TABLE
 from qa.graphs import evaluated
 
@@ -238,7 +238,7 @@ def judged(case: Case) -> tuple[str, str]:
         return "refused", f"its result is {what}"
     try:
         made = evaluated(case.function, *case.tensors)
-    except Unknown as why:
+    except Unsupported as why:
         return "refused", str(why)[:120]
     except Exception as error:
         name = type(error).__name__

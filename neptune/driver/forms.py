@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from neptune.errors import TargetError
-from neptune.forms import AUTO, FORMS, TRITON, Form, Made, Misfit, Source, Wanted, forms_of
+from neptune.errors import TargetError, Unsupported
+from neptune.forms import AUTO, FORMS, TRITON, Form, Made, Source, Wanted, forms_of
 from neptune.kernel import Kernel
 from neptune.runtime.artifact import AT, Artifact
 from neptune.runtime.forms import FormData
@@ -86,17 +86,17 @@ def _is_of_form(name: Any, template: Any) -> bool:
     return known and any(name in f.levers for f in forms_of(AUTO))
 
 
-def made_of(form: Form, of: Source, choice: Wanted) -> Made | Misfit:
+def made_of(form: Form, of: Source, choice: Wanted) -> Made | Unsupported:
     """A form of a program, or why it has none: also where it does not have one of the parameters."""
     if other := [n for n in choice.levers if n not in form.levers]:
-        return Misfit(f"it has no parameter {other[0]!r}", tuple(form.levers))
+        return Unsupported(f"it has no parameter {other[0]!r}", legal=tuple(form.levers))
     return form.fits(of, choice) or form.lower(of, choice)
 
 
-def refused(name: str, form: Form, misfit: Misfit) -> TargetError:
+def refused(name: str, form: Form, misfit: Unsupported) -> TargetError:
     """The error for a program without the form that was asked for."""
     asked, hint = f"compile `{name}` with form={form.name!r}", misfit.hint or 'form="triton", which runs'
-    return TargetError(asked, misfit.why, legal=misfit.legal, hint=hint)
+    return TargetError(asked, str(misfit), legal=misfit.legal, hint=hint)
 
 
 # --- what was made ---------------------------------------------------------------------------------

@@ -17,8 +17,8 @@ from neptune.driver.known import Formed
 from neptune.driver.precision import form_decisions, short_functions, short_products
 from neptune.driver.snapshots import Snapshot, schedule_forms
 from neptune.driver.stages import Attempt, Differs, Fused, Lowered, Prepared, Uncounted
-from neptune.errors import ExpressionError, InternalError
-from neptune.forms import AUTO, TRITON, Form, Made, Misfit, Source, Wanted
+from neptune.errors import ExpressionError, InternalError, Unsupported
+from neptune.forms import AUTO, TRITON, Form, Made, Source, Wanted
 from neptune.fusion.schedule import Schedule
 from neptune.ir.bounds import check_reads
 from neptune.ir.evaluate.domains import EvaluationError
@@ -236,8 +236,8 @@ def _other_form(w: Lowered) -> Lowered | Uncounted:
     if told is not None and p.asked.form == AUTO and not told.faster:
         return _noted(w, Decision("form", p.loops.name, TRITON, f"records: {told}"))
     recorded = None if told is None else _as_recorded(w, told, asked)
-    if isinstance(recorded, Misfit):
-        w = _noted(w, Decision("form", p.loops.name, "not as recorded", recorded.why))
+    if isinstance(recorded, Unsupported):
+        w = _noted(w, Decision("form", p.loops.name, "not as recorded", str(recorded)))
     return recorded if isinstance(recorded, Lowered) else _first_that_fits(w, asked)
 
 
@@ -257,12 +257,12 @@ def _first_that_fits(w: Lowered, asked: Wanted) -> Lowered | Uncounted:
     if w.of.asked.form != AUTO:
         raise refused(w.tiles.name, *misfits[0])
     if w.by.by_form:
-        return Uncounted("; ".join(m.why for _, m in misfits))
-    why = (f"it has no {form.name} form: {m.why}" for form, m in misfits)
+        return Uncounted("; ".join(str(m) for _, m in misfits))
+    why = (f"it has no {form.name} form: {m}" for form, m in misfits)
     return _noted(w, *(Decision("form", w.of.loops.name, TRITON, x) for x in why))
 
 
-def _with_form(w: Lowered, form: Form, asked: Wanted) -> Lowered | Misfit:
+def _with_form(w: Lowered, form: Form, asked: Wanted) -> Lowered | Unsupported:
     """With a form, and the exact check of what it makes of the tiles; or why there is none."""
     checked: list[Lowered] = []
 
@@ -277,15 +277,15 @@ def _with_form(w: Lowered, form: Form, asked: Wanted) -> Lowered | Misfit:
     return replace(checked[-1] if checked else w, form=made) if isinstance(made, Made) else made
 
 
-def _as_recorded(w: Lowered, told: Formed, asked: Wanted) -> Lowered | Misfit | None:
-    """With the form that records put first; None or a Misfit where there is none with these levers: anybody may have
-    written them."""
+def _as_recorded(w: Lowered, told: Formed, asked: Wanted) -> Lowered | Unsupported | None:
+    """With the form that records put first; None or Unsupported where there is none with these levers, which may be
+    anybody's."""
     form = next((f for f in w.of.others if f.name == told.choice.form), None)
     if form is None:
         return None
     params = {**told.choice.params, **w.of.wishes.params}
     made = _with_form(w, form, replace(asked, levers=told.choice.levers, params=params, ahead=False))
-    if isinstance(made, Misfit):
+    if isinstance(made, Unsupported):
         return made
     return _noted(made, Decision("form", w.of.loops.name, form.name, f"records: {told}"))
 

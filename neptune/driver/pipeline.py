@@ -17,7 +17,7 @@ from neptune.driver.forms import decided, form_for, in_two, in_vain, sharing, wi
 from neptune.driver.imports import as_program as as_program
 from neptune.driver.imports import imported
 from neptune.driver.known import formed_of, known_of
-from neptune.errors import NeptuneError
+from neptune.errors import NeptuneError, or_refusal
 from neptune.forms import AUTO, FORMS
 from neptune.ir.program import Program
 from neptune.kernel import Kernel
@@ -126,10 +126,7 @@ def compile(
 
 def kernel_or_why(expr: Any, template: AnyTemplate = None, **options: Any) -> Kernel | NeptuneError:
     """What `compile` gives, or why it refuses: for those who have another kernel, and would take this one."""
-    try:
-        return compile(expr, template, **options)
-    except NeptuneError as error:
-        return error
+    return or_refusal(compile, expr, template, **options)
 
 
 def with_records(asked: cache.Request) -> cache.Request:

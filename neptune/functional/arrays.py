@@ -15,9 +15,10 @@ from itertools import product
 from math import prod
 from typing import Any
 
+from neptune.errors import Unsupported
 from neptune.ir import expr as ir
 from neptune.ir.expr import Const, Expr, Op, Var, binary
-from neptune.torch_ops.scalars import NotAnExpression, as_dtype, nan_first
+from neptune.torch_ops.scalars import as_dtype, nan_first
 
 Index = tuple[Expr, ...]
 MOST = 64
@@ -169,12 +170,12 @@ def _flat(i: Index, shape: Sequence[int]) -> Expr:
 def indexed(x: Array, index: Sequence[Any], shape: Sequence[int], read: Callable[[Dim, Expr], None]) -> Any:
     """x at expressions, or at arrays of such, along some of its dimensions (None: all of one): of torch's `shape`."""
     if len(index) > len(x.dims):
-        raise NotAnExpression(f"it has too many indices for `{x.name}`")
+        raise Unsupported(f"it has too many indices for `{x.name}`")
     known = [k for k, e in enumerate(index) if e is not None]
     for k in known:
         dtype = index[k].at((number(0),) * len(index[k].dims)).dtype if isinstance(index[k], Array) else index[k].dtype
         if not dtype.startswith(("int", "uint")):
-            raise NotAnExpression(f"index {k} of `{x.name}` is no integer", "b, h, q_idx or kv_idx")
+            raise Unsupported(f"index {k} of `{x.name}` is no integer", hint="b, h, q_idx or kv_idx")
     rank = max((len(index[k].dims) for k in known if isinstance(index[k], Array)), default=0)
     # Where indices stand side by side their dimensions take the place of these, else they come first.
     front = known[0] if known == list(range(known[0], known[-1] + 1)) else 0
@@ -259,7 +260,9 @@ def folded(word: str, x: Array, dims: Any, shape: Sequence[int], dtype: str) -> 
     """A reduction, in `dtype`, by its steps: one value after another."""
     over, count = x.over(dims), x.count(dims)
     if count > MOST:
-        raise NotAnExpression(f"it folds {count} elements of `{x.name}`, of at most {MOST}", "fold it before, by torch")
+        raise Unsupported(
+            f"it folds {count} elements of `{x.name}`, of at most {MOST}", hint="fold it before, by torch"
+        )
     kept = len(shape) == len(x.dims)
     points = list(product(*(range(x.dims[d].length) for d in over)))
 

@@ -26,7 +26,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from neptune.boundary import PACKAGE
-from neptune.errors import ExpressionError
+from neptune.errors import ExpressionError, Unsupported, answered
 from neptune.frontend.assemble import Tensor
 from neptune.frontend.builder import placeholder, var
 from neptune.functional.arrays import Dim
@@ -38,7 +38,7 @@ from neptune.ir.names import fits
 from neptune.ir.printer import print_expr
 from neptune.locks import Lock
 from neptune.runtime.transforms import derivative_of, takes_tangents
-from neptune.torch_ops.scalars import NotAnExpression, as_dtype, name_of
+from neptune.torch_ops.scalars import as_dtype, name_of
 
 INDICES = ("b", "h", "q_idx", "kv_idx")
 SIGNATURES = {"score_mod": ("score", *INDICES), "mask_mod": INDICES}
@@ -98,11 +98,11 @@ class Mod:
                 self.reads.append(found)
 
         try:
-            e = Translation(self.module, inputs, scalars, read, lambda: self.lengths.append(True)).value()
+            e = answered(Translation(self.module, inputs, scalars, read, lambda: self.lengths.append(True)).value)
         except (TypeError, NotImplementedError) as error:
             raise self.refusal(str(error)) from None
-        except NotAnExpression as error:
-            raise self.refusal(error.wrong, error.hint) from None
+        if isinstance(e, Unsupported):
+            raise self.refusal(e.why, e.hint)
         if self.kind == "mask_mod" and e.dtype != "bool":
             raise self.refusal(f"it returns a value of {e.dtype}", "a condition, such as q_idx >= kv_idx")
         if self.kind == "score_mod" and e.dtype == "bool":
@@ -131,16 +131,12 @@ class _Indexed(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-class _Written(Exception):
-    """A mod writes to a tensor; never seen by users as such."""
-
-
 class _Unwritten(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Refuses what writes to a tensor before it is done: what a mod holds are the user's own."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func._schema.is_mutable:
-            raise _Written(f"it writes to a tensor ({func._schema.name.partition('::')[2]})")
+            raise Unsupported(f"it writes to a tensor ({func._schema.name.partition('::')[2]})")
         return func(*args, **(kwargs or {}))
 
 
@@ -204,10 +200,9 @@ def refuse_wrapped(kind: str, function: Any, behind: Sequence[Captured]) -> None
 
 
 def _input(value: torch.Tensor, name: str, function: Any, kind: str) -> Tensor:
-    try:
-        dtype = name_of(HELD.get(value.dtype, value.dtype))
-    except NotAnExpression as error:
-        raise _refusal(kind, function, f"it reads `{name}`: {error.wrong}", hint=error.hint) from None
+    dtype = answered(name_of, HELD.get(value.dtype, value.dtype))
+    if isinstance(dtype, Unsupported):
+        raise _refusal(kind, function, f"it reads `{name}`: {dtype.why}", hint=dtype.hint)
     return placeholder([var(f"{name}_{k}") for k in range(value.dim())] or [1], dtype, name)
 
 
@@ -251,7 +246,7 @@ def _graph(function: Any, kind: str, wide: str) -> tuple[GraphModule, _Indexed]:
             return tracer(*scalars), mode
     except ExpressionError:
         raise
-    except _Written as error:
+    except Unsupported as error:
         raise _refusal(kind, function, str(error), hint=WRITES, where=_users_line(error)) from None
     except Exception as error:
         line = _users_line(error)

@@ -11,13 +11,14 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from neptune.errors import Unsupported
 from neptune.frontend.assemble import Tensor
 from neptune.functional import arrays
 from neptune.functional.arrays import Array, Dim
 from neptune.functional.integers import carried, cut, positions, rounded
 from neptune.ir.dtypes import is_int
 from neptune.ir.expr import Const, Expr
-from neptune.torch_ops.scalars import SHORT, NotAnExpression, as_dtype, as_torch, bounded, computed, promoted, wrapped
+from neptune.torch_ops.scalars import SHORT, as_dtype, as_torch, bounded, computed, promoted, wrapped
 from neptune.torch_ops.table import TABLE, overloads
 
 ASKS = (
@@ -74,7 +75,7 @@ class Translation:
         self.known = positions(e for e in scalars if is_int(e.dtype))
 
     def value(self) -> Any:
-        """What the mod returns; NotAnExpression where a node of it is none."""
+        """What the mod returns; Unsupported where a node of it is none."""
         for node in self.module.graph.nodes:
             if node.op == "output":
                 return self._result(node.args[0])
@@ -83,14 +84,14 @@ class Translation:
 
     def _result(self, node: Any) -> Expr:
         if not isinstance(node, Node):
-            raise NotAnExpression(f"it returns {node!r:.60}", "one value: a score, or a condition")
+            raise Unsupported(f"it returns {node!r:.60}", hint="one value: a score, or a condition")
         result = self.done[node]
         if isinstance(result, Array):
             left = len(result.dims)
-            raise NotAnExpression(
+            raise Unsupported(
                 f"it uses {'all' if result.whole else 'a slice'} of `{result.name}`, "
                 f"which has {left} more dimension{'s' * (left > 1)}",
-                "read one element: tensor[b, h, q_idx, kv_idx]",
+                hint="read one element: tensor[b, h, q_idx, kv_idx]",
             )
         e: Expr = result
         return e
@@ -103,12 +104,12 @@ class Translation:
         schema = getattr(node.target, "_schema", None)
         name = schema.name.partition("::")[2] if schema is not None else str(node.target)
         if name == "_local_scalar_dense":
-            raise NotAnExpression(ASKS, INSTEAD)
+            raise Unsupported(ASKS, hint=INSTEAD)
         if schema is not None and schema.is_mutable:
-            raise NotAnExpression(f"it writes to a tensor ({name})", WRITES)
+            raise Unsupported(f"it writes to a tensor ({name})", hint=WRITES)
         args, named = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: self.done[n])
         if not isinstance(node.meta.get("val"), torch.Tensor):
-            raise NotAnExpression(f"it calls {name}, which makes several values at once", "functions of single values")
+            raise Unsupported(f"it calls {name}, which makes several values at once", hint="functions of single values")
         view = getattr(self, f"_do_{name.strip('_')}", None)
         if view is not None and (name != "view" or node.target is not torch.ops.aten.view.dtype):
             return view(node, *args, **named)
@@ -133,9 +134,9 @@ class Translation:
         val = node.meta["val"]
         made = val.dtype
         if node.target is torch.ops.aten.view.dtype:
-            raise NotAnExpression("it reads a number's bits as another dtype", "x.to(dtype), which casts")
+            raise Unsupported("it reads a number's bits as another dtype", hint="x.to(dtype), which casts")
         if made in map(_dtype, SHORT) and (name not in CHOOSES or any(v.dtype != made for v in _read_by(node))):
-            raise NotAnExpression(f"it computes in {made}, which wraps around", "tensor[…].to(torch.int32)")
+            raise Unsupported(f"it computes in {made}, which wraps around", hint="tensor[…].to(torch.int32)")
         position = FULL.get(name)
         if name in NEW or position is not None:
             number = NEW[name] if position is None else args[position]
@@ -144,7 +145,7 @@ class Translation:
             return arrays.mapped(lambda e: rounded(e, made, self.known), args[:1], tuple(val.shape))
         row = TABLE.get(name)
         if row is None or node.target not in overloads():
-            raise NotAnExpression(f"it calls {name}, which has no row in neptune.torch_ops", "torch's other functions")
+            raise Unsupported(f"it calls {name}, which has no row in neptune.torch_ops", hint="torch's other functions")
         common = row.dtype(node)
         dtype, count = computed(common), row.operands
         unknown = [k for k, v in named.items() if k in WHERE and v is not None and k != "dtype"]
@@ -194,12 +195,12 @@ class Translation:
     def _do_searchsorted(self, node: Node, ends: Any, x: Any, *, out_int32: bool = False, right: bool = False,
                          side: str | None = None, sorter: Any = None) -> Any:  # fmt: skip
         if sorter is not None:
-            raise NotAnExpression("it calls searchsorted with sorter=", "numbers that are sorted")
+            raise Unsupported("it calls searchsorted with sorter=", hint="numbers that are sorted")
         return self._searched(node, node.args[0], node.args[1], ends, x, right or side == "right")
 
     def _searched(self, node: Node, of: Any, what: Any, ends: Any, x: Any, right: bool) -> Any:
         if not isinstance(ends, Array) or len(ends.dims) != 1:
-            raise NotAnExpression("it looks among numbers that are not one captured vector", WRITES)
+            raise Unsupported("it looks among numbers that are not one captured vector", hint=WRITES)
         self.sized()
         made = node.meta["val"]
         dtype = computed(promoted((of, what)))
@@ -209,7 +210,7 @@ class Translation:
 
     def _do_index(self, node: Node, x: Any, index: Sequence[Any]) -> Any:
         if not isinstance(x, Array):
-            raise NotAnExpression("it indexes what is no captured tensor", "a tensor from outside of the mod")
+            raise Unsupported("it indexes what is no captured tensor", hint="a tensor from outside of the mod")
         self.together(index)
         return arrays.indexed(x, index, tuple(node.meta["val"].shape), self.read)
 

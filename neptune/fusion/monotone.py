@@ -17,6 +17,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from neptune.errors import Unsupported, answered
 from neptune.fusion.factor import Splitter, product, split_sum
 from neptune.fusion.prove import facts_of, sign
 from neptune.fusion.roles import Problem, Query, Roles, slot
@@ -36,7 +37,7 @@ from neptune.ir.expr import (
     select,
     variables,
 )
-from neptune.ir.facts import Unknown, range_of, slope
+from neptune.ir.facts import range_of, slope
 from neptune.ir.limits import ORDINARY, Values, of_sign, values_of
 from neptune.ir.ops import OPS
 from neptune.ir.reducers import REDUCERS
@@ -89,12 +90,12 @@ def direction(f: Expr, psi: Expr, roles: Roles, problems: list[Problem] | None =
     """Return f's direction as its argument ψ rises: "+", "0+" if not strictly; None, with the reason, if unknown."""
     loads = facts_of(roles)
     argument = range_of(psi, loads)
-    try:
-        return slope(f, HOLE, lambda x: argument if x == hole(psi.dtype) else loads(x))
-    except Unknown as e:
-        if problems is not None:
-            problems.append(Problem("order", fill(e.part, psi), e.reason))
-        return None
+    way = answered(slope, f, HOLE, lambda x: argument if x == hole(psi.dtype) else loads(x))
+    if not isinstance(way, Unsupported):
+        return way
+    if problems is not None:
+        problems.append(Problem("order", fill(way.node, psi), way.why))
+    return None
 
 
 def masked(query: Query, problems: list[Problem]) -> Ordered | None:

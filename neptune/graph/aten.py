@@ -16,19 +16,19 @@ from typing import Any, TypeAlias
 
 import torch
 
+from neptune.errors import Unsupported
 from neptune.frontend.reductions import reduction
 from neptune.graph.imports import SHORT, Import, name_of
 from neptune.graph.narrow import wide
 from neptune.graph.products import matrix_product
 from neptune.graph.sizes import size_of
-from neptune.graph.unknown import Unknown
 from neptune.graph.values import AxisOf, Index, Value
 from neptune.ir import expr as ir
 from neptune.ir.expr import Const, Expr, binary, cast, select
 from neptune.ir.program import ZERO
 from neptune.ir.reducers import REDUCERS
 from neptune.ir.widths import up_to_nearly_all
-from neptune.torch_ops.scalars import NotAnExpression, Number, as_dtype, as_torch, bounded, computed
+from neptune.torch_ops.scalars import Number, as_dtype, as_torch, bounded, computed
 from neptune.torch_ops.table import Row as Element
 from neptune.torch_ops.table import overloads
 
@@ -62,12 +62,9 @@ def _mapped(row: Element) -> Row:
         def at(*exprs: Expr) -> Expr:
             own = iter(zip(values, exprs, strict=True))
             filled = [row.operand(a, common) if isinstance(a, Number | None) else met(*next(own)) for a in operands]
-            try:
-                made = row.rule(computed(common), *filled, *args[row.operands :], **named)
-                made = bounded(as_torch(made, computed(common), up_to_nearly_all))
-                return cast(cast(made, name_of(dtype)), computed(dtype)) if dtype in SHORT else made
-            except NotAnExpression as why:
-                raise Unknown(why.wrong) from why
+            made = row.rule(computed(common), *filled, *args[row.operands :], **named)
+            made = bounded(as_torch(made, computed(common), up_to_nearly_all))
+            return cast(cast(made, name_of(dtype)), computed(dtype)) if dtype in SHORT else made
 
         def met(v: Value, e: Expr) -> Expr:
             # What has the digits of its dtype alone needs no rounding to it.
@@ -341,6 +338,6 @@ def _mm(s: Import, node: Any, a: Any, b: Any) -> Value:
 @row(aten.addmm.default, aten.baddbmm.default)
 def _addmm(s: Import, node: Any, c: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) -> Value:
     if beta != 1 or alpha != 1:
-        raise Unknown("alpha or beta other than 1")
+        raise Unsupported("alpha or beta other than 1")
     made = matrix_product(s, node, s.value(a), s.value(b))
     return s.map(made.dtype, lambda x, y: binary("add", x, y), made, s.value(c))

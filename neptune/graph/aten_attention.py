@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
+from neptune.errors import Unsupported
 from neptune.graph.aten import ROWS as ROWS
 from neptune.graph.aten import aten, row
 from neptune.graph.imports import NARROW, Import, name_of
 from neptune.graph.products import matrix_product
-from neptune.graph.unknown import Unknown
 from neptune.graph.values import Index, Value, position
 from neptune.ir.expr import Const, Expr, binary, cast, op, select
 from neptune.torch_ops.scalars import computed
@@ -39,7 +39,7 @@ def options(node: Any) -> dict[str, Any]:
 def _attention(s: Import, node: Any, *_: Any, **__: Any) -> tuple[Value, ...]:
     o = options(node)
     if o.get("dropout_p"):
-        raise Unknown("dropout")
+        raise Unsupported("dropout")
     q, k, v = (s.value(o[n]) for n in ("query", "key", "value"))
     bias = o.get("attn_bias") if o.get("attn_bias") is not None else o.get("attn_mask")
     depth = o["query"].meta["val"].shape[-1]

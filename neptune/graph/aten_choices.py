@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from neptune.errors import Unsupported
 from neptune.frontend.assemble import Axis
 from neptune.frontend.builder import compute
 from neptune.frontend.choices import choice, top_row
@@ -15,7 +16,6 @@ from neptune.graph.aten import aten, dims_of, row
 from neptune.graph.imports import Import
 from neptune.graph.narrow import narrowed
 from neptune.graph.sizes import same, size_of
-from neptune.graph.unknown import Unknown
 from neptune.graph.values import AxisOf, Index, Value, merge_group, position
 from neptune.ir import expr as ir
 from neptune.ir.expr import Const, Expr, binary, cast, select
@@ -68,7 +68,7 @@ def chosen(s: Import, node: Any, v: Value, dim: int, word: str, k: int) -> tuple
 @row(aten.topk.default)
 def _topk(s: Import, node: Any, x: Any, k: int, dim: int = -1, largest: bool = True, is_sorted: bool = True) -> Any:
     if not largest or not isinstance(k, int) or not 1 <= k <= 8:
-        raise Unknown("a top-k of the smallest, or of more than 8")
+        raise Unsupported("a top-k of the smallest, or of more than 8")
     return chosen(s, node, s.value(x), dim, top_row(k), k)
 
 
@@ -77,7 +77,7 @@ def _arg(s: Import, node: Any, x: Any, dim: Any = None, keepdim: bool = False) -
     v = s.value(x)
     if dim is None:
         if keepdim:
-            raise Unknown("an argmax over all dimensions that keeps them")
+            raise Unsupported("an argmax over all dimensions that keeps them")
         v, dim = v.with_groups([tuple(a for g in v.groups for a in g)]), 0
     word = "argmax" if node.target is aten.argmax.default else "argmin"
     _, index = chosen(s, node, v, dim, word, 1)
@@ -102,9 +102,9 @@ def _gather(s: Import, node: Any, x: Any, dim: int, index: Any, sparse_grad: boo
     v, i = s.value(x), s.value(index)
     d = dim % len(v.groups)
     if i.groups[d] or len(v.groups[d]) != 1:
-        raise Unknown("a gather of several elements of a row")
+        raise Unsupported("a gather of several elements of a row")
     if any(len(g) != len(h) for k, (g, h) in enumerate(zip(v.groups, i.groups, strict=True)) if k != d):
-        raise Unknown("a gather from a part of the rows")
+        raise Unsupported("a gather from a part of the rows")
     axis = v.groups[d][0]
     s.gathers.append((index, axis.size))
     place = position(len(v.groups), d, axis)
@@ -117,7 +117,7 @@ def _gather(s: Import, node: Any, x: Any, dim: int, index: Any, sparse_grad: boo
 def _cat(s: Import, node: Any, tensors: Any, dim: int = 0) -> Value:
     """Two tensors, one behind the other."""
     if len(tensors) != 2:
-        raise Unknown(f"a cat of {len(tensors)}")
+        raise Unsupported(f"a cat of {len(tensors)}")
     a, b = (s.value(t) for t in tensors)
     d = dim % len(a.groups)
     first = s.sizes.expr(size_of(tensors[0].meta["val"].shape[d]))
@@ -125,7 +125,7 @@ def _cat(s: Import, node: Any, tensors: Any, dim: int = 0) -> Value:
     sides = []
     for v, start in ((a, None), (b, first)):
         if len(v.groups[d]) > 1:
-            raise Unknown("a cat along several axes")
+            raise Unsupported("a cat along several axes")
         k = v.starts(d)
         there = bool(v.groups[d])
 
@@ -147,6 +147,6 @@ def _cat(s: Import, node: Any, tensors: Any, dim: int = 0) -> Value:
 def _embedding(s: Import, node: Any, table: Any, index: Any, *_: Any) -> Value:
     v, i = s.value(table), s.value(index)
     if not same(size_of(node.meta["val"].shape[-1]), v.groups[1][0].size if v.groups[1] else 1):
-        raise Unknown("an embedding of another shape")
+        raise Unsupported("an embedding of another shape")
     n = len(i.axes)
     return Value((*i.groups, v.groups[1]), v.dtype, lambda p: v.at((i.at(p[:n]), *p[n:])), v.rounded, False)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from neptune.errors import Unsupported
 from neptune.graph.aten import ROWS as ROWS
 from neptune.graph.aten import aten, dims_of, row
 from neptune.graph.imports import Import
 from neptune.graph.sizes import same, size_of
-from neptune.graph.unknown import Unknown
 from neptune.graph.values import AxisOf, Value, view
 from neptune.ir.expr import Const, binary
 
@@ -89,7 +89,7 @@ def _slice(s: Import, node: Any, x: Any, dim: int = 0, start: Any = None, end: A
     if same(before, after):
         return v
     if len(v.groups[d]) != 1 or not isinstance(start, int) or start < 0 or step != 1:
-        raise Unknown("a slice whose start is no number, or with steps")
+        raise Unsupported("a slice whose start is no number, or with steps")
     return _shifted(v, d, AxisOf(after, v.groups[d][0].free), start)
 
 
@@ -107,6 +107,6 @@ def _select(s: Import, node: Any, x: Any, dim: int, index: Any) -> Value:
     v = s.value(x)
     d = dim % len(v.groups)
     if not isinstance(index, int) or index < 0 or len(v.groups[d]) > 1:
-        raise Unknown("a selected index that is no number")
+        raise Unsupported("a selected index that is no number")
     one = v if not v.groups[d] else _shifted(v, d, AxisOf(1), index)
     return one.with_groups((*one.groups[:d], *one.groups[d + 1 :]))

@@ -18,6 +18,7 @@ import sympy
 import torch
 from torch.fx import GraphModule, Node
 
+from neptune.errors import Unsupported, answered
 from neptune.graph.choose import Judged, Take, choice, example_sizes, serving
 from neptune.graph.launch import Result, operator
 from neptune.graph.regions import proposed
@@ -25,7 +26,6 @@ from neptune.graph.report import Report
 from neptune.graph.rest import as_inductor_sees_it, compiled_rest, copied, device_of, whole_by_inductor
 from neptune.graph.specialise import specialise
 from neptune.graph.symbols import SizeNodes, from_arguments
-from neptune.graph.unknown import Unknown
 from neptune.ir.facts import of_dtype
 from neptune.runtime.custom_op import UNTYPED
 from neptune.runtime.devices import chosen_on
@@ -95,10 +95,9 @@ class Backend:
         names = _text(module)
         for k, c in enumerate(choices):
             if c.taken:
-                try:
-                    replace_region(module, c)
-                except Unknown as why:
-                    choices[k] = replace(c, taken=False, why=f"not expressed: {why}")
+                done = answered(replace_region, module, c)
+                if isinstance(done, Unsupported):
+                    choices[k] = replace(c, taken=False, why=f"not expressed: {done}")
         self.reports.append(Report(tuple(choices), {n.name: w for n, w in reasons.items()}, "", names))
         if any(c.taken for c in choices):
             torch.fx.passes.tools_common.legalize_graph(module)

@@ -14,12 +14,11 @@ from neptune.driver import tiers
 from neptune.driver.device import machine_for
 from neptune.driver.judgement import subject_of
 from neptune.driver.pipeline import kernel_or_why
-from neptune.errors import NeptuneError, NeptunePerformanceWarning
+from neptune.errors import NeptuneError, NeptunePerformanceWarning, Unsupported, answered
 from neptune.graph.bound import Bound, bound_of
 from neptune.graph.importer import Imported, imported
 from neptune.graph.regions import Region
 from neptune.graph.sizes import hint
-from neptune.graph.unknown import Unknown
 from neptune.ir.expr import Var
 from neptune.ir.parser import parse_program
 from neptune.ir.program import Program
@@ -56,10 +55,9 @@ def choice(region: Region, target: str, take: Take) -> Judged:
     bound = bound_of(region.nodes, machine)
     if take == "predicted" and bound.launches <= 1 and not bound.products:
         return Judged(region, False, "one pass over memory, as Inductor's kernel is", bound=bound)
-    try:
-        made = imported(region.nodes, region.outputs, region.name)
-    except Unknown as why:
-        return Judged(region, False, f"not expressed: {why}", bound=bound, boundary=why.node)
+    made = answered(imported, region.nodes, region.outputs, region.name)
+    if isinstance(made, Unsupported):
+        return Judged(region, False, f"not expressed: {made}", bound=bound, boundary=made.node)
     sizes = example_sizes(made)
     kernel = _compiled(made.program, target, tuple(sizes.items()))
     if isinstance(kernel, NeptuneError):

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from neptune.errors import NeptuneError
+from neptune.errors import NeptuneError, Unsupported
 from neptune.frontend.assemble import Axis, Tensor
 from neptune.frontend.builder import build
 from neptune.graph import aten_attention, aten_choices, aten_views
@@ -26,11 +26,9 @@ from neptune.graph.aten import ROWS, aten
 from neptune.graph.imports import Import, name_of
 from neptune.graph.merge import merged
 from neptune.graph.sizes import Size, hint, size_of
-from neptune.graph.unknown import Unknown
 from neptune.graph.values import Value
 from neptune.ir.expr import Var, walk
 from neptune.ir.program import Program
-from neptune.torch_ops.scalars import NotAnExpression
 
 VIEWS = frozenset(
     (
@@ -81,7 +79,7 @@ def _dims(node: Node) -> Sequence[Any]:
 
 
 def imported(nodes: Sequence[Node], outputs: Sequence[Node], name: str) -> Imported:
-    """The Program of `nodes`, which are in the order of the graph; Unknown where one of them has none."""
+    """The Program of `nodes`, which are in the order of the graph; Unsupported where one of them has none."""
     inside = frozenset(nodes)
     s = Import()
     outside = list(dict.fromkeys(a for n in nodes for a in n.all_input_nodes if a not in inside))
@@ -107,7 +105,7 @@ def imported(nodes: Sequence[Node], outputs: Sequence[Node], name: str) -> Impor
     bound = {d.name for b in program.inputs for d in b.shape if isinstance(d, Var)}
     scalars = [sc.name for sc in program.scalars if sc.name not in bound]
     if unknown := [n for n in scalars if n not in s.sizes.passed]:
-        raise Unknown(f"the size {unknown[0]}, which no input has")
+        raise Unsupported(f"the size {unknown[0]}, which no input has")
     example = {size_of(d): hint(d) for n in nodes for d in _dims(n)}
     return Imported(
         program,
@@ -130,7 +128,7 @@ def _made(s: Import, node: Node) -> Value | tuple[Value, ...]:
         return one
     make = ROWS.get(node.target)
     if make is None:
-        raise Unknown(f"the operator {node.target}")
+        raise Unsupported(f"the operator {node.target}")
     return make(s, node, *node.args, **node.kwargs)
 
 
@@ -139,12 +137,12 @@ def _blamed(node: Node) -> Iterator[None]:
     """What cannot be written of a node is a boundary there: by the row itself, or by the builder."""
     try:
         yield
-    except Unknown as error:
+    except Unsupported as error:
         error.node = node
         raise
-    except (NeptuneError, NotAnExpression, TypeError) as error:
+    except (NeptuneError, TypeError) as error:
         wrong = str(error).partition("\n")[0] if isinstance(error, TypeError) else error.wrong
-        found = Unknown(f"{node.target}: {wrong}")
+        found = Unsupported(f"{node.target}: {wrong}")
         found.node = node
         raise found from error
 
@@ -153,7 +151,7 @@ def _written(v: Value) -> None:
     """Write a value once, so that what cannot be is found at its node, and what grows too large."""
     e = v.at(tuple(Axis(f"p{k}") for k in range(len(v.axes))))
     if sum(1 for _ in islice(walk(e), LONGEST + 1)) > LONGEST:
-        raise Unknown(f"an expression of more than {LONGEST} nodes")
+        raise Unsupported(f"an expression of more than {LONGEST} nodes")
 
 
 def _result(s: Import, node: Node, v: Value) -> tuple[Value, Tensor]:
@@ -170,4 +168,4 @@ def _built(s: Import, outputs: list[Tensor], inputs: list[Tensor], name: str) ->
     try:
         return build(outputs, inputs=inputs, name=name)
     except NeptuneError as error:
-        raise Unknown(f"{error.asked}: {error.wrong}") from error
+        raise Unsupported(f"{error.asked}: {error.wrong}") from error

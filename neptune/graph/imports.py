@@ -11,12 +11,12 @@ from typing import Any
 import sympy
 import torch
 
+from neptune.errors import Unsupported
 from neptune.frontend.assemble import Axis, Reduction, Tensor, unique
 from neptune.frontend.builder import compute, placeholder
 from neptune.frontend.reductions import reduction
 from neptune.graph.narrow import narrowed, wide
 from neptune.graph.sizes import Size, Sizes, size_of
-from neptune.graph.unknown import Unknown
 from neptune.graph.values import AxisOf, Group, Index, Value, alike, constant
 from neptune.ir.dtypes import DTYPES, FLOAT8, is_float
 from neptune.ir.expr import Cast, Const, Expr, Op, as_expr, cast
@@ -33,9 +33,9 @@ SHORT = (torch.int8, torch.uint8)
 
 
 def name_of(dtype: torch.dtype) -> str:
-    """The name of a dtype; Unknown for one that is not imported."""
+    """The name of a dtype; Unsupported for one that is not imported."""
     if dtype not in NAMES:
-        raise Unknown(f"the dtype {str(dtype).removeprefix('torch.')}")
+        raise Unsupported(f"the dtype {str(dtype).removeprefix('torch.')}")
     return NAMES[dtype]
 
 
@@ -65,7 +65,7 @@ class Import:
             found = x.meta.get("val")
             if isinstance(found, torch.SymInt | int):
                 return self.size(size_of(found))
-            raise Unknown(f"`{x.name}`, which is no tensor")
+            raise Unsupported(f"`{x.name}`, which is no tensor")
         if isinstance(x, torch.SymInt | sympy.Expr):
             return self.size(size_of(x))
         if isinstance(x, bool):
@@ -76,7 +76,7 @@ class Import:
         if isinstance(x, float):
             dtype = like if like is not None and like.is_floating_point else torch.float32
             return constant(Const(x, computed(dtype)), dtype)
-        raise Unknown(f"the argument {x!r:.40}")
+        raise Unsupported(f"the argument {x!r:.40}")
 
     def size(self, n: Size) -> Value:
         """A size as a value: torch computes with it in int64."""
@@ -125,7 +125,7 @@ class Import:
         used = [k for k in rest if not v.axes[k].free]
         axes = [Axis(f"r{k}", "int32", ZERO, self.sizes.expr(v.axes[k].size)) for k in over]
         if not axes:
-            raise Unknown("a reduction over a dimension of size 1")
+            raise Unsupported("a reduction over a dimension of size 1")
 
         def body(*i: Expr) -> Reduction:
             point = list(_spread(i, used, len(v.axes)))

@@ -15,11 +15,11 @@ from typing import Any
 
 import torch
 
+from neptune.errors import Unsupported
 from neptune.frontend.assemble import Axis, Read, Reduction
 from neptune.frontend.builder import compute, sum
 from neptune.graph.imports import NARROW, Import, name_of
 from neptune.graph.narrow import narrowed
-from neptune.graph.unknown import Unknown
 from neptune.graph.values import AxisOf, Index, Value, alike
 from neptune.ir.expr import Cast, Expr, Op, Var, binary, cast, rewrite, walk
 from neptune.ir.program import ZERO
@@ -31,7 +31,7 @@ def matrix_product(
     """a[…, i, k] b[…, k, j], summed over k in float32; batch dimensions are laid over each other."""
     name, dtype = name or node.name, dtype or node.meta["val"].dtype
     if dtype.is_floating_point is False:
-        raise Unknown("a product of integers")
+        raise Unsupported("a product of integers")
     rank = len(a.groups)
     parts = waiting(a)
     behind: list[Value] = []
@@ -43,7 +43,7 @@ def matrix_product(
     b = b.with_groups((*b.groups[:-2], b.groups[-1], b.groups[-2]), _swapped(b))
     a, b = alike((a, b), rank - 1, s.sizes)
     if not a.groups[-1] or not b.groups[-1]:
-        raise Unknown("a product over a dimension of size 1")
+        raise Unsupported("a product over a dimension of size 1")
     batch = [
         tuple(AxisOf(p.size, p.free and q.free) for p, q in zip(g, h, strict=True))
         for g, h in zip(a.groups[:-2], b.groups[:-2], strict=True)

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import sympy
 import torch
 
-from neptune.graph.unknown import Unknown
+from neptune.errors import Unsupported
 from neptune.ir.expr import Const, Expr, Var, binary
 
 Size: TypeAlias = "int | sympy.Expr"
@@ -77,7 +77,7 @@ def hint(n: Any) -> int:
     if isinstance(n, torch.SymInt):
         found = n.node.hint
         if found is None:
-            raise Unknown("a size that depends on data")
+            raise Unsupported("a size that depends on data")
         return int(found)
     return int(n)
 
@@ -120,7 +120,7 @@ class Sizes:
             return reduce(lambda x, y: binary("mul", x, y), [parts[0]] * int(d.args[1]))
         word = WORDS.get(type(d).__name__)
         if word is None:
-            raise Unknown(f"the size {d}")
+            raise Unsupported(f"the size {d}")
         return reduce(lambda x, y: binary(word, x, y), parts)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-from contextlib import suppress
 from functools import reduce
 from typing import Any
 
@@ -11,8 +10,8 @@ import sympy
 import torch
 from torch.fx import Graph, Node
 
+from neptune.errors import Unsupported, answered
 from neptune.graph.sizes import Size, size_of
-from neptune.graph.unknown import Unknown
 
 
 def from_arguments(graph: Graph) -> None:
@@ -24,8 +23,9 @@ def from_arguments(graph: Graph) -> None:
     gone = []
     for n in list(graph.nodes):
         if n.op == "call_function" and isinstance(n.meta.get("val"), torch.SymInt) and n not in sizes.made:
-            with suppress(Unknown):
-                n.replace_all_uses_with(sizes.node_of(size_of(n.meta["val"])))
+            size = answered(sizes.node, n.meta["val"])
+            if not isinstance(size, Unsupported):
+                n.replace_all_uses_with(size)
                 gone.append(n)
     # Not before all are made: new ones are put in front of the first, which may be one of these.
     for n in reversed(gone):
@@ -77,7 +77,7 @@ class SizeNodes:
         if type(e).__name__ == "FloorDiv":
             a, b = (self.node_of(x) for x in e.args)
             return self._call(operator.floordiv, (a, b), _val(a) // _val(b))
-        raise Unknown(f"the size {e}")
+        raise Unsupported(f"the size {e}")
 
     def _call(self, word: Any, args: tuple[Any, ...], val: Any) -> Node:
         with self._graph.inserting_before(self.before):

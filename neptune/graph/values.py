@@ -16,8 +16,8 @@ from typing import TypeAlias
 
 import torch
 
+from neptune.errors import Unsupported
 from neptune.graph.sizes import Size, Sizes, divided, same
-from neptune.graph.unknown import Unknown
 from neptune.ir.expr import Expr, binary, cast
 from neptune.ir.program import ZERO
 
@@ -134,7 +134,7 @@ def view(v: Value, shape: Sequence[Size], s: Sizes) -> Value:
         taken: list[AxisOf] = []
         while not same(n, 1):
             if k >= len(v.axes):
-                raise Unknown("a view to a shape that does not follow from its sizes")
+                raise Unsupported("a view to a shape that does not follow from its sizes")
             own = v.axes[k].size
             if (left := divided(n, own)) is not None:
                 n = left
@@ -143,12 +143,12 @@ def view(v: Value, shape: Sequence[Size], s: Sizes) -> Value:
             elif same(own, n):
                 n = 1
             else:
-                raise Unknown(f"a view that cuts a dimension of {own} into {n}")
+                raise Unsupported(f"a view that cuts a dimension of {own} into {n}")
             taken.append(v.axes[k])
             k += 1
         done.append(tuple(taken))
     if k < len(v.axes):
-        raise Unknown("a view to a shape that does not follow from its sizes")
+        raise Unsupported("a view to a shape that does not follow from its sizes")
     return v.with_groups(done)
 
 
@@ -171,7 +171,7 @@ def alike(values: Sequence[Value], dim: int, s: Sizes) -> list[Value]:
                     out = [refined if x is coarse else x for x in out]
                     break
                 out[n] = found
-    raise Unknown("axes that cannot be laid over each other")
+    raise Unsupported("axes that cannot be laid over each other")
 
 
 def _same_group(a: Group, b: Group) -> bool:
@@ -196,7 +196,7 @@ def _refined(v: Value, dim: int, group: Group, s: Sizes) -> Value:
     fine = view(v, flat_shape, s)
     axes = list(fine.axes)
     if len(axes) != len(flat_shape):
-        raise Unknown("axes that cannot be laid over each other")
+        raise Unsupported("axes that cannot be laid over each other")
     counts = [len(group) if d == dim else len(g) for d, g in enumerate(v.groups)]
     groups: list[Group] = []
     for c in counts:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from neptune.errors import Unsupported
 from neptune.hopper.emulate.roles import ProtocolError
-from neptune.hopper.emulate.stub import Untraceable
 from neptune.hopper.emulate.text import steps
 from neptune.hopper.protocol import Finding, causal, explore, traces
 
@@ -78,7 +78,7 @@ def check(source: str, trials: Iterable[Trial], *, most_states: int = 0) -> Repo
             continue
         try:
             launched = traces(source, trial.call, trial.processors, trial.most, trial.only)
-        except (ProtocolError, Untraceable, LookupError, NameError) as error:
+        except (ProtocolError, Unsupported, LookupError, NameError) as error:
             findings, launched = [Finding("not read", "text", 0, str(error))], []
         for made in launched:
             programs, actions = programs + 1, actions + made.length

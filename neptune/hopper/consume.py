@@ -33,6 +33,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
+from neptune.errors import Unsupported
 from neptune.hopper.counters import advanced, turn_of
 from neptune.hopper.ir import (
     AStmt,
@@ -50,7 +51,6 @@ from neptune.hopper.ir import (
     with_inside,
 )
 from neptune.hopper.products import sums_of
-from neptune.hopper.refusal import Refusal
 from neptune.hopper.scalars import put
 from neptune.ir.dtypes import DTYPES
 from neptune.ir.expr import binary, op, walk
@@ -193,7 +193,7 @@ class _BlockWriter:
                 users.append(k)
             if name in assigns(s):
                 if not isinstance(s, Assign) and any(reads_first(x, name) for x in self.body[k + 1 :]):
-                    raise Refusal("it is read behind a loop or a branch that loads it again", name)
+                    raise Unsupported("it is read behind a loop or a branch that loads it again", name)
                 break
         if not users:
             return _Range(name, at, None)
@@ -245,7 +245,7 @@ class _BlockWriter:
         if isinstance(s, Loop | Branch):
             for name in sorted(assigns(s) & self.of.rings.keys()):
                 if reads_first(s, name):
-                    raise Refusal("it is carried from one iteration to the next", name)
+                    raise Unsupported("it is carried from one iteration to the next", name)
             self._finish(len(self.flight))
             self.out.append(self._kept(s) if isinstance(s, Loop) else self._inner(s))
         elif isinstance(s, Assign) and isinstance(s.value, Dot):
@@ -304,7 +304,7 @@ class _BlockWriter:
         ring = self.of.rings[name.name]
         # The matrix unit takes tiles of 8 bits along the summed axis only.
         if ring.dtype not in ("float16", "bfloat16") and ring.dims[-1] != dot.a.dims[1]:
-            raise Refusal(
+            raise Unsupported(
                 f"it is of {ring.dtype} and lies along {ring.dims[-1]}, while its product sums over {dot.a.dims[1]}",
                 name.name,
                 legal=["float16 and bfloat16 tiles either way", f"8-bit tiles along {dot.a.dims[1]}"],

@@ -20,7 +20,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
-from neptune.errors import InternalError
+from neptune.errors import InternalError, Unsupported, answered, of_kernel
 from neptune.forms import Wanted
 from neptune.hopper.bounds import Names
 from neptune.hopper.check import Report, check, together
@@ -28,7 +28,6 @@ from neptune.hopper.compile import TARGET
 from neptune.hopper.gluon import GluonText, generate
 from neptune.hopper.ir import AsyncKernel, Finish, Issue, Levers, walk_async
 from neptune.hopper.memory import Counts
-from neptune.hopper.refusal import Refusal, of_kernel
 from neptune.hopper.roles import roles
 from neptune.hopper.scalars import in_kernel, var
 from neptune.hopper.short import shortened, taken_in
@@ -51,7 +50,7 @@ from neptune.tune.parts import with_grids
 TRIED = 4
 """Forms of a kernel that are compiled before none is found to do."""
 LOG = logging.getLogger("neptune.codegen")
-NOTHING: Mapping[str, Refusal] = MappingProxyType({})
+NOTHING: Mapping[str, Unsupported] = MappingProxyType({})
 FREE = Wanted()
 Differs = Callable[[TileProgram], "str | None"]
 
@@ -165,15 +164,15 @@ def derived(
     broken: Callable[[Derived], Mapping[str, str]] = lambda _: {},
     begin: Callable[[Draft], None] = lambda _: None,
     wanted: Wanted = FREE,
-) -> Derived | Refusal:
+) -> Derived | Unsupported:
     """The asynchronous form for sm_90: of each kernel that has one, of the first levers that fit.
 
     `shapes` are typical sizes, `wanted` what else a caller says of the form, `differs` says how a tile program differs
     from the expression (None: it does not).
     `broken` names the kernels of a form that compile to what will not do, with the reason: of these the next levers are
     tried, a few, before they stay on tiles; where none is left, the first form is the result. `begin` sees the first
-    form before anything of it is checked: it may be compiled beside the checks. Refusal with the reason of each kernel
-    where there is no such form.
+    form before anything of it is checked: it may be compiled beside the checks. Unsupported with the reason of each
+    kernel where there is no such form.
     """
     checked = program
     short = {t.stage for t in wanted.short}
@@ -186,7 +185,7 @@ def derived(
         begin(draft)
     for name, first in walks.items():
         replaced = with_walk(checked, first, differs)
-        if isinstance(replaced, Refusal):
+        if isinstance(replaced, Unsupported):
             del tried[name]
             left[name] = replaced
         else:
@@ -196,7 +195,7 @@ def derived(
     while at:
         draft = None if any(at.values()) else drafts.get(tuple(at))
         form = form_of(program, {n: tried[n][k] for n, k in at.items()}, header, left, draft, short)
-        if isinstance(form, Refusal):
+        if isinstance(form, Unsupported):
             left[form.kernel] = form
             del at[form.kernel]
             continue
@@ -208,12 +207,12 @@ def derived(
             return form
         at = {n: k + (n in bad) for n, k in at.items()}
         for name in [n for n, k in at.items() if k == len(tried[n])]:
-            left[name] = Refusal(f"what it compiles to is refused: {bad[name]}")
+            left[name] = Unsupported(f"what it compiles to is refused: {bad[name]}")
             del at[name]
     return best or _none(left)
 
 
-def refused(program: TileProgram, shapes: Mapping[str, int], wanted: Wanted) -> Refusal | None:
+def unsupported(program: TileProgram, shapes: Mapping[str, int], wanted: Wanted) -> Unsupported | None:
     """Why no kernel of a program has the form, before one is made; None where one may have it."""
     _, tried, left = _first(program, shapes, wanted)
     return None if tried else _none(left)
@@ -221,41 +220,38 @@ def refused(program: TileProgram, shapes: Mapping[str, int], wanted: Wanted) -> 
 
 def _first(
     program: TileProgram, shapes: Mapping[str, int], wanted: Wanted
-) -> tuple[dict[str, Walked], dict[str, list[Levers]], dict[str, Refusal]]:
+) -> tuple[dict[str, Walked], dict[str, list[Levers]], dict[str, Unsupported]]:
     """The walks of kernels and the levers to try of each, and why others have none."""
-    left: dict[str, Refusal] = {}
+    left: dict[str, Unsupported] = {}
     tried: dict[str, list[Levers]] = {}
     walks: dict[str, Walked] = {}
     for kernel in program.kernels:
         first = walked_of(program, kernel, shapes)
-        if isinstance(first, Refusal):
+        if isinstance(first, Unsupported):
             left[kernel.name] = first
             continue
         levers = _tried(first, program, wanted)
-        if isinstance(levers, Refusal):
+        if isinstance(levers, Unsupported):
             left[kernel.name] = levers
         else:
             walks[kernel.name], tried[kernel.name] = first, levers
     return walks, tried, left
 
 
-def walked_of(program: TileProgram, kernel: TileKernel, shapes: Mapping[str, int]) -> Walked | Refusal:
-    """The walk of a kernel, with the tiles that cover a size of typical `shapes`; Refusal where it has none."""
+def walked_of(program: TileProgram, kernel: TileKernel, shapes: Mapping[str, int]) -> Walked | Unsupported:
+    """The walk of a kernel, with the tiles that cover a size of typical `shapes`; Unsupported where it has none."""
     return _walked(program, kernel, tuple(_covering(program, shapes).items()))
 
 
 @lru_cache(maxsize=32)
-def _walked(program: TileProgram, kernel: TileKernel, tiles: tuple[tuple[str, int], ...]) -> Walked | Refusal:
+def _walked(program: TileProgram, kernel: TileKernel, tiles: tuple[tuple[str, int], ...]) -> Walked | Unsupported:
     """Kept: forms are compared by it before one is derived. Any step of a walk may refuse the kernel."""
-    try:
-        return walk(program, kernel, Levers(tiles=dict(tiles)))
-    except Refusal as refusal:
-        return refusal.with_traceback(None)
+    return answered(walk, program, kernel, Levers(tiles=dict(tiles)))
 
 
-def with_walk(program: TileProgram, walked: Walked, differs: Differs) -> TileProgram | Refusal:
-    """The program with the kernel of a walk in place of its own, checked against the expression; Refusal where that is
-    another function. Its tile sizes are its own."""
+def with_walk(program: TileProgram, walked: Walked, differs: Differs) -> TileProgram | Unsupported:
+    """The program with the kernel of a walk in place of its own, checked against the expression; Unsupported where that
+    is another function. Its tile sizes are its own."""
     assert walked.symbolic is not None
     kernel = walked.symbolic
     if len(program.kernels) > 1:
@@ -270,22 +266,22 @@ def with_walk(program: TileProgram, walked: Walked, differs: Differs) -> TilePro
     made = replace(program, kernels=tuple(kernel if k.name == kernel.name else k for k in program.kernels))
     wrong = differs(made)
     if wrong is not None:
-        return Refusal(f"another order of its tiles is another function: {wrong}", kernel.name)
+        return Unsupported(f"another order of its tiles is another function: {wrong}", kernel.name)
     return made
 
 
-def _tied(program: TileProgram, kernel: TileKernel, own: Iterable[str]) -> Refusal | None:
+def _tied(program: TileProgram, kernel: TileKernel, own: Iterable[str]) -> Unsupported | None:
     """What of other kernels ties this one's tiles, or its loops, to theirs."""
     sizes = {n for b in program.temporaries for d in b.shape for n in variables(d)}
     if tied := sorted(sizes & set(own)):
-        return Refusal(f"temporaries are as large as its tiles, by {tied[0]}", kernel.name)
+        return Unsupported(f"temporaries are as large as its tiles, by {tied[0]}", kernel.name)
     made = {b.name for b in program.temporaries if not is_float(b.dtype)}
     for s in walk_stmts(kernel.body):
         for e in stmt_exprs(s):
             for x in nodes(e):
                 if isinstance(x, LoadTile) and x.buffer in made and not x.dims:
                     # The check of the protocol runs this kernel alone.
-                    return Refusal(f"numbers that another kernel leaves in {x.buffer} steer it", kernel.name)
+                    return Unsupported(f"numbers that another kernel leaves in {x.buffer} steer it", kernel.name)
     return None
 
 
@@ -293,18 +289,18 @@ def form_of(
     program: TileProgram,
     levers: Mapping[str, Levers],
     header: str = "",
-    left: Mapping[str, Refusal] = NOTHING,
+    left: Mapping[str, Unsupported] = NOTHING,
     draft: Draft | None = None,
     short: Collection[str] = (),
-) -> Derived | Refusal:
-    """The form in which the kernels of these names have these levers. Refusal, which names the kernel, where the text
-    says too little of what it does, InternalError where its protocol is wrong. `draft` is of these levers, if there is
-    one. In the stages of `short` functions are single instructions."""
+) -> Derived | Unsupported:
+    """The form in which the kernels of these names have these levers. Unsupported, which names the kernel, where the
+    text says too little of what it does, InternalError where its protocol is wrong. `draft` is of these levers, if
+    there is one. In the stages of `short` functions are single instructions."""
     start = time.perf_counter()
     made = draft or _drafted(program, levers, header, short)
     if isinstance(made, InternalError):
         raise made
-    if isinstance(made, Refusal):
+    if isinstance(made, Unsupported):
         return made
     parts, text, kernels = made.parts, made.text, [p.kernel for p in made.parts]
     # Each kernel by launches of its own, of which other kernels do nothing.
@@ -312,7 +308,7 @@ def form_of(
     for k, report in zip(kernels, reports, strict=True):
         if report.unread:
             why = f"what its roles do is not known before they run: {report.unread}"
-            return Refusal(why, k.name, kernel=k.name)
+            return Unsupported(why, k.name, kernel=k.name)
         if not report.ok:
             raise InternalError(f"the roles of `{k.name}` do not keep in step\n{report}")
         LOG.info("asynchronous form of `%s`: %s", k.name, report)
@@ -323,7 +319,7 @@ def form_of(
 
 def _drafted(
     program: TileProgram, levers: Mapping[str, Levers], header: str, short: Collection[str]
-) -> Draft | Refusal | InternalError:
+) -> Draft | Unsupported | InternalError:
     """A form, or why one of its kernels has none, or what is wrong with its roles: any step of them may say so."""
     try:
         parts = tuple(_part(program, k, levers[k.name], short) for k in program.kernels if k.name in levers)
@@ -331,7 +327,7 @@ def _drafted(
         grids = {k.name: tuple(g.extent for g in k.grid) for k in kernels}
         chosen = with_grids(program, grids, {k.name: k.levers.tiles for k in kernels})
         return Draft(parts, generate(program, *kernels, params=defaults(program), header=header), chosen)
-    except (Refusal, InternalError) as wrong:
+    except (Unsupported, InternalError) as wrong:
         return wrong
 
 
@@ -344,7 +340,7 @@ def _part(program: TileProgram, kernel: TileKernel, levers: Levers, short: Colle
     return Part(again, made)
 
 
-def _none(left: Mapping[str, Refusal]) -> Refusal:
+def _none(left: Mapping[str, Unsupported]) -> Unsupported:
     """Why no kernel of a program has the form: the reason of the only one, or of each."""
     if len(left) == 1:
         return next(iter(left.values()))
@@ -354,15 +350,15 @@ def _none(left: Mapping[str, Refusal]) -> Refusal:
     reasons = "; ".join(f"{', '.join(names)}: {why}" for why, names in by_reason.items())
     legal = dict.fromkeys(x for refusal in left.values() for x in refusal.legal)
     hint = next((r.hint for r in left.values() if r.hint), None)
-    return Refusal(f"none of its {len(left)} kernels has it: {reasons}", legal=tuple(legal), hint=hint)
+    return Unsupported(f"none of its {len(left)} kernels has it: {reasons}", legal=tuple(legal), hint=hint)
 
 
-def _tried(walked: Walked, program: TileProgram, wanted: Wanted) -> list[Levers] | Refusal:
+def _tried(walked: Walked, program: TileProgram, wanted: Wanted) -> list[Levers] | Unsupported:
     """The first of all forms that fit and hold as many registers, a few: what spills in one does in the others."""
     found: dict[tuple[int, float], Levers] = {}
     counts = Counts(walked)
     order = ordered(walked, program, wanted)
-    if isinstance(order, Refusal):
+    if isinstance(order, Unsupported):
         return order
     for levers in order:
         found.setdefault((levers.consumers, counts.needs(levers).registers), levers)

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 
+from neptune.errors import Unsupported
 from neptune.forms import Time, Wanted
 from neptune.hopper.derive import walked_of
 from neptune.hopper.ir import Levers
-from neptune.hopper.refusal import Refusal
 from neptune.hopper.walked import Walked
 from neptune.hopper.wanted import ordered, predictor
 from neptune.tile.ir import TileProgram
@@ -48,7 +48,7 @@ def _both(
     kernels: list[tuple[Walked, list[Levers]]] = []
     for kernel in program.kernels:
         walked = walked_of(program, kernel, shapes)
-        order = walked if isinstance(walked, Refusal) else ordered(walked, program, wishes[0])
+        order = walked if isinstance(walked, Unsupported) else ordered(walked, program, wishes[0])
         if isinstance(walked, Walked) and isinstance(order, list):
             kernels.append((walked, order))
     for k, (asked, on_tiles) in enumerate((w, w.on_tiles) for w in wishes):

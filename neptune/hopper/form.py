@@ -1,7 +1,7 @@
 """The asynchronous form as a row of the table of forms (`neptune.forms`); what compiles is imported where it is asked.
 
 FORM.lower(Source(tiles), Wanted({"consumers": 2}))   →  Made(data=Asynchronous("import …", …), …)
-FORM.lower(Source(tiles_of_a_softmax), Wanted())      →  Misfit("it has no product of matrices …")
+FORM.lower(Source(tiles_of_a_softmax), Wanted())      →  Unsupported("it has no product of matrices …")
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from neptune.errors import TargetError
-from neptune.forms import Form, Inspected, Made, Misfit, RoleResources, Source, Space, Time, Wanted
+from neptune.errors import TargetError, Unsupported
+from neptune.forms import Form, Inspected, Made, RoleResources, Source, Space, Time, Wanted
 from neptune.hopper.said import LEVERS, lines
 from neptune.runtime import launch
 from neptune.runtime.executable import Executable
@@ -22,7 +22,6 @@ from neptune.tune.machine import Machine
 if TYPE_CHECKING:
     from neptune.hopper.compile import Built
     from neptune.hopper.derive import Derived, Draft
-    from neptune.hopper.refusal import Refusal
     from neptune.tile.ir import TileProgram
     from neptune.tune.gains import Asked
 
@@ -35,20 +34,18 @@ class Hopper:
     reason = "one warp that loads for warpgroups that compute is a form of sm_90"
     levers = LEVERS
 
-    def fits(self, of: Source, choice: Wanted) -> Misfit | None:
-        from neptune.hopper.derive import refused
+    def fits(self, of: Source, choice: Wanted) -> Unsupported | None:
+        from neptune.hopper.derive import unsupported
 
-        refusal = refused(of.tiles, of.shapes, choice)
-        return None if refusal is None else _misfit(refusal)
+        return unsupported(of.tiles, of.shapes, choice)
 
-    def lower(self, of: Source, choice: Wanted) -> Made | Misfit:
+    def lower(self, of: Source, choice: Wanted) -> Made | Unsupported:
         from neptune.hopper.derive import derived
-        from neptune.hopper.refusal import Refusal
 
         # Compiled here, too, where no GPU is: the form is the same on all machines, and a saved one runs elsewhere.
         made = derived(of.tiles, of.header, of.shapes, of.differs, broken, _begin, choice)
-        if isinstance(made, Refusal):
-            return _misfit(made)
+        if isinstance(made, Unsupported):
+            return made
         tiles = made.kernel.levers.tiles
         levers = {n: v for n, v in made.levers.items() if n not in tiles}
         return Made(made.plain(), made.said(), levers, tiles)
@@ -106,10 +103,6 @@ class Hopper:
 
 
 FORM: Form = Hopper()
-
-
-def _misfit(refusal: Refusal) -> Misfit:
-    return Misfit(str(refusal), tuple(refusal.legal), refusal.hint)
 
 
 def _begin(form: Draft) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import count
 
-from neptune.hopper.refusal import Refusal
+from neptune.errors import Unsupported
 from neptune.hopper.scalars import in_kernel, is_less, reads_var, replaced, var, with_values
 from neptune.ir.affine import linear, poly
 from neptune.ir.expr import Const, Expr, Op, Var, binary, variables, walk
@@ -58,29 +58,30 @@ def products(kernel: TileKernel) -> list[tuple[Assign | None, Dot]]:
 def gang(program: TileProgram, kernel: TileKernel, tiles: Mapping[str, int]) -> Ganged:
     """The kernel by single consumers; `tiles` gives tunables values, others have their first candidate.
 
-    Raises Refusal.
+    Raises Unsupported.
     """
     dots = [dot for _, dot in products(kernel)]
     if not dots:
-        raise Refusal(
+        raise Unsupported(
             "it has no product of matrices",
             fits="a kernel with products (a sum of squares of differences is none: expanded, it is two)",
         )
     axes = sorted({dot.dims[0] for dot in dots})
     if len(axes) > 1:
-        raise Refusal(f"its products have different rows, {' and '.join(axes)}", fits="rows that all products share")
+        why = f"its products have different rows, {' and '.join(axes)}"
+        raise Unsupported(why, fits="rows that all products share")
     (axis,) = axes
     extent = dict(kernel.axes)[axis]
     if not isinstance(extent, Var):
-        raise Refusal("the number of its rows is fixed", axis, "a tile size")
+        raise Unsupported("the number of its rows is fixed", axis, "a tile size")
     found = _position(kernel, axis, extent)
     if found is None:
-        raise Refusal("its rows are no tile along a grid variable", axis, "rows that programs share out")
+        raise Unsupported("its rows are no tile along a grid variable", axis, "rows that programs share out")
     made, rows = _single(kernel, found)
     values = _values(program, made, tiles, extent.name)
     groups = next(g.extent for g in with_values(made, values).grid if g.var == rows)
     if isinstance(groups, Const) and groups.value <= 1:
-        raise Refusal(f"it never has more than {ROWS} rows", axis, "several times as many rows, a size at best")
+        raise Unsupported(f"it never has more than {ROWS} rows", axis, "several times as many rows, a size at best")
     return Ganged(made, rows, axis, extent.name, values)
 
 
@@ -108,12 +109,13 @@ def _single(kernel: TileKernel, r: Expr) -> tuple[TileKernel, str]:
         return kernel, r.name
     parts = [grid[v] for v in sorted(variables(r)) if v in grid]
     if not _counts(r, parts):
-        raise Refusal("the tile of its rows is no count of programs", fits="one grid variable, or two that count it")
+        why = "the tile of its rows is no count of programs"
+        raise Unsupported(why, fits="one grid variable, or two that count it")
     taken = names_in(kernel)
     name = next(n for n in ("i0" + "_" * k for k in count()) if n not in taken)
     made = in_kernel(kernel, replaced(r, var(name)))
     if any(reads_var(s, g.var) for s in made.body for g in parts):
-        raise Refusal("programs know more of their rows than which tile they are", fits="one grid variable of rows")
+        raise Unsupported("programs know more of their rows than which tile they are", fits="one grid variable of rows")
     end = binary("mul", parts[0].extent, parts[1].extent)
     *front, last = made.body
     ends = is_less(last.pred) if isinstance(last, Branch) else None
@@ -145,7 +147,7 @@ def _values(program: TileProgram, kernel: TileKernel, tiles: Mapping[str, int], 
             continue
         value = ROWS if t.name == rows else _value(t, tiles)
         if value is None:
-            raise Refusal("a tile covers a whole length, which is not known", t.name, "a value in `tiles`")
+            raise Unsupported("a tile covers a whole length, which is not known", t.name, "a value in `tiles`")
         values[t.name] = value
     return values
 

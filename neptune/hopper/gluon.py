@@ -18,13 +18,13 @@ from dataclasses import dataclass
 from neptune.codegen.triton import NO_DEFAULTS, docstring
 from neptune.codegen.triton_kernel import KernelText, write_kernel
 from neptune.codegen.triton_text import HELPERS, LIBDEVICE, wrap
+from neptune.errors import of_kernel
 from neptune.hopper import versions
 from neptune.hopper.gluon_expr import FROM, UPTO, WITHIN
 from neptune.hopper.gluon_functions import Written, told_apart, used_constants, write
 from neptune.hopper.gluon_launch import BALANCED, DESCRIBED, Launch, Params
 from neptune.hopper.gluon_roles import HALVES, INIT, LANE_SUMS, PAIRS, PIN
 from neptune.hopper.ir import AsyncKernel
-from neptune.hopper.refusal import of_kernel
 from neptune.ir.program import Buffer
 from neptune.ir.spans import Span
 from neptune.runtime.addressing import KernelParameters

@@ -14,12 +14,11 @@ from typing import TypeAlias
 from neptune.codegen.triton_scope import Context, Scope
 from neptune.codegen.triton_text import Text, call
 from neptune.codegen.triton_tile import TileWriter
-from neptune.errors import InternalError
+from neptune.errors import InternalError, Unsupported
 from neptune.hopper.columns import limits
 from neptune.hopper.gluon_shared import Shared
 from neptune.hopper.ir import Staged, tile_of
 from neptune.hopper.layouts import Layout, Layouts
-from neptune.hopper.refusal import Refusal
 from neptune.ir.expr import Cast, Const, Op, Select
 from neptune.tile.address import Addressed
 from neptune.tile.ir import Dot, LoadTile, Local, Rearrange, Reduce, Scalar, TExpr
@@ -144,7 +143,7 @@ class GluonTile(TileWriter):
         source = [d for d in e.pattern.split("->")[0].split() if d != "1"]
         target = [d for d in e.dims if d != "1"]
         if source != target:
-            raise Refusal(
+            raise Unsupported(
                 f"a tile over {' and '.join(source)} is turned in registers", fits=f"one over {' and '.join(source)}"
             )
         return super().rearrange(e)

@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 from itertools import product
 from types import MappingProxyType
 
+from neptune.errors import Unsupported
 from neptune.hopper.bands import width
 from neptune.hopper.ir import Levers
 from neptune.hopper.products import sums_of
-from neptune.hopper.refusal import Refusal
 from neptune.hopper.walked import Walked
 from neptune.hopper.weight import by_data, weight_of
 from neptune.ir.dtypes import DTYPES
@@ -305,7 +305,7 @@ def _with_wider(candidates: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(dict.fromkeys((*candidates, min(2 * max(candidates), WIDEST))))
 
 
-def misfit(walked: Walked, program: TileProgram, levers: Levers) -> Refusal | None:
+def misfit(walked: Walked, program: TileProgram, levers: Levers) -> Unsupported | None:
     """Why a form does not fit, with the nearest that do; None of one that does."""
     counts = Counts(walked)
     tiles = {**walked.values, **levers.tiles}
@@ -321,7 +321,7 @@ def misfit(walked: Walked, program: TileProgram, levers: Levers) -> Refusal | No
 
     asked = said(replace(levers, tiles=tiles))
     near = sorted(map(said, forms(walked, program)), key=lambda x: sum(a != b for a, b in zip(x, asked, strict=False)))
-    return Refusal(
+    return Unsupported(
         f"the form of {', '.join(asked)} {wrong}",
         walked.kernel.name,
         legal=[", ".join(x) for x in dict.fromkeys(near) if x != asked][:4],

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import isfinite
 
+from neptune.errors import Unsupported
 from neptune.hopper.derive import walked_of
 from neptune.hopper.ir import Levers
 from neptune.hopper.memory import forms, free_tiles
 from neptune.hopper.predict import CLOSE, Predictor, with_parts
-from neptune.hopper.refusal import Refusal
 from neptune.hopper.said import LEVERS
 from neptune.hopper.wanted import predictor_of
 from neptune.tile.ir import TileProgram
@@ -62,7 +62,7 @@ def offers(
     kernels: dict[str, Predictor] = {}
     for kernel in program.kernels:
         walked = walked_of(program, kernel, {})
-        if isinstance(walked, Refusal):
+        if isinstance(walked, Unsupported):
             continue
         at = with_parts(sizes, program, given or {})
         predictor = kernels[kernel.name] = predictor_of(program, walked, at, machine)
@@ -82,7 +82,7 @@ def offers(
 def tile_names(program: TileProgram) -> frozenset[str]:
     """The tile sizes that forms choose, of kernels that have one."""
     walks = (walked_of(program, kernel, {}) for kernel in program.kernels)
-    return frozenset(t.name for w in walks if not isinstance(w, Refusal) for t in free_tiles(w, program))
+    return frozenset(t.name for w in walks if not isinstance(w, Unsupported) for t in free_tiles(w, program))
 
 
 def _orders(levers: Levers) -> list[Levers]:

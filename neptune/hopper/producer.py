@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from neptune.errors import Unsupported
 from neptune.hopper.gang import Ganged
-from neptune.hopper.refusal import Refusal
 from neptune.hopper.scalars import Block, reads_itself, reads_var
 from neptune.hopper.staged import Staging
 from neptune.ir.expr import conjuncts
@@ -71,11 +71,11 @@ def _kept(body: Block, wanted: frozenset[str]) -> Block:
 
 
 def check_for_all(producer: Block, staging: Staging, ganged: Ganged) -> None:
-    """Raise Refusal where one producer cannot load for all: nothing but their own copies may depend on their rows."""
+    """Unsupported where one producer cannot load for all: nothing but their own copies may depend on their rows."""
     own = {name for name, own in staging.tiles if own}
     for s in walk_stmts(producer):
         if isinstance(s, Assign) and s.name in own:
             continue
         if reads_var(replace(s, body=()) if isinstance(s, Loop | Branch) else s, ganged.rows):
             at = s.var if isinstance(s, Loop) else s.name if isinstance(s, Assign) else "a condition"
-            raise Refusal("what is loaded depends on the rows of one consumer", at, BY_POSITION)
+            raise Unsupported("what is loaded depends on the rows of one consumer", at, BY_POSITION)

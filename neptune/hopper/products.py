@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 
-from neptune.hopper.refusal import Refusal
+from neptune.errors import Unsupported
 from neptune.hopper.rotate import accumulated
 from neptune.ir.dtypes import DTYPES
 from neptune.ir.expr import rewrite, rewrite_parts, walk
@@ -34,7 +34,7 @@ def separated(body: Block, staged: frozenset[str], used: set[str]) -> Block:
     """The body with every product in an assignment `name = dot(left, right)` or `name = name + dot(left, right)`.
 
     Both operands are locals or such transposed; the right one is of `staged`, and a left one in registers stands as it
-    is. `used` are the names that are taken. Raises Refusal for other operands.
+    is. `used` are the names that are taken. Raises Unsupported for other operands.
     """
     return tuple(x for s in body for x in _separated(s, staged, used))
 
@@ -84,20 +84,20 @@ def _alone(s: Assign, staged: frozenset[str], used: set[str]) -> Iterator[TStmt]
     where = s.stage or s.name
     right = bare(dot.b)
     if not isinstance(right, Local) or right.name not in staged:
-        raise Refusal(
+        raise Unsupported(
             "the right operand of its product is made in registers, and products read it from shared memory",
             where,
             legal=[f"{n}, as it is loaded" for n in sorted(staged)],
         )
     if DTYPES[dot.a.dtype].bits > 16 and not dot.allow_tf32:
-        raise Refusal(f"it multiplies {dot.a.dtype}", where, legal=["float16", "bfloat16", "8 bits"])
+        raise Unsupported(f"it multiplies {dot.a.dtype}", where, legal=["float16", "bfloat16", "8 bits"])
     left = bare(dot.a)
     if not isinstance(left, Local):
         fresh = Local(unused(f"{s.name}_left", used), dot.a.dims, dot.a.dtype)
         yield Assign(fresh.name, dot.a, s.stage)
         dot = replace(dot, a=fresh)
     elif left != dot.a and left.name not in staged:
-        raise Refusal("the left operand of its product would be transposed in registers", where)
+        raise Unsupported("the left operand of its product would be transposed in registers", where)
     if dot.acc is None:
         yield replace(s, value=dot)
         return

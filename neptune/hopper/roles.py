@@ -15,14 +15,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from neptune.errors import InternalError
+from neptune.errors import InternalError, Unsupported
 from neptune.hopper.consume import consumed
 from neptune.hopper.counters import advanced, shared, turn_of
 from neptune.hopper.ir import AStmt, AsyncKernel, Fill, Levers, Out, Ring, with_inside
 from neptune.hopper.live import with_live
 from neptune.hopper.memory import misfit, producer_registers
 from neptune.hopper.products import separated, unused
-from neptune.hopper.refusal import Refusal
 from neptune.hopper.together import together
 from neptune.hopper.walked import Walked
 from neptune.hopper.weight import weight_of
@@ -44,7 +43,7 @@ class Numbers:
 
 def roles(walked: Walked, program: TileProgram, levers: Levers) -> AsyncKernel:
     """The asynchronous kernel of a walk. `program` has the declarations, `levers.tiles` a number for every tunable that
-    an extent of an axis is. Raises Refusal for a product or a load that the form does not take, and for
+    an extent of an axis is. Raises Unsupported for a product or a load that the form does not take, and for
     levers that need more memory or registers than there are."""
     levers = replace(levers, producer=max(levers.producer, producer_registers(walked)))
     if (unfit := misfit(walked, program, levers)) is not None:
@@ -105,7 +104,7 @@ def _rings(walked: Walked, numbers: Numbers, levers: Levers) -> dict[str, Ring]:
         assert isinstance(load, LoadTile)
         box = box_of(numbers, load.buffer, load.index, load.dims, temporaries=True)
         if box is None or load.other != 0 or not inside(numbers, load.buffer, load.index, load.mask):
-            raise Refusal(
+            raise Unsupported(
                 f"it is no box of the tensor {load.buffer}, as copies in bulk take them",
                 name,
                 legal=[

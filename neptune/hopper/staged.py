@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from neptune.errors import Unsupported
 from neptune.hopper.gang import Ganged, products
 from neptune.hopper.operands import multiplied
-from neptune.hopper.refusal import Refusal
 from neptune.hopper.roles import Numbers
 from neptune.hopper.scalars import with_values
 from neptune.ir.dtypes import DTYPES
@@ -53,10 +53,10 @@ class Staging:
 
 
 def stage(program: TileProgram, ganged: Ganged) -> Staging:
-    """What is staged of a kernel by consumers. Raises Refusal."""
+    """What is staged of a kernel by consumers. Raises Unsupported."""
     kernel = with_values(ganged.kernel, ganged.values)
     if again := reread(kernel.body):
-        raise Refusal("the kernel reads what it writes", again[0], "a kernel that writes only results")
+        raise Unsupported("the kernel reads what it writes", again[0], "a kernel that writes only results")
     for where, dot in products(kernel):
         _check_product(kernel, where, dot)
     assigned: dict[str, list[Assign]] = {}
@@ -80,7 +80,7 @@ def stage(program: TileProgram, ganged: Ganged) -> Staging:
                     continue
             if side == "right":
                 name = source.name if isinstance(source, Local) else "its right operand"
-                raise Refusal(
+                raise Unsupported(
                     f"{name} {why}", at, "a right operand that is a tile of a tensor, with rows of whole 16 bytes"
                 )
     kept |= dict.fromkeys(_once(kernel, ctx, assigned))
@@ -100,19 +100,19 @@ def _once(kernel: TileKernel, ctx: Numbers, assigned: Mapping[str, list[Assign]]
 
 
 def _check_product(kernel: TileKernel, where: Assign | None, dot: Dot) -> None:
-    """Raise Refusal for a product that no warpgroup computes."""
+    """Raise Unsupported for a product that no warpgroup computes."""
     at = where.name if where is not None else "a product"
     if where is None or multiplied(where) is None:
-        raise Refusal("it adds to another product than its own", at)
+        raise Unsupported("it adds to another product than its own", at)
     if dot.a.dtype not in OPERANDS and not (dot.a.dtype == "float32" and dot.allow_tf32):
-        raise Refusal(
+        raise Unsupported(
             f"it multiplies {dot.a.dtype}", at, 'operands of 16 or 8 bits, or float32 with input_precision="tf32"'
         )
     extents = {name: int(e.value) for name, e in kernel.axes if isinstance(e, Const)}
     (_, depth), (_, columns) = dot.a.dims, dot.b.dims
     for axis in (depth, columns):
         if not LEAST <= extents[axis] <= MOST:
-            raise Refusal(f"axis {axis} of its product has {extents[axis]} elements", at, f"{LEAST} to {MOST}")
+            raise Unsupported(f"axis {axis} of its product has {extents[axis]} elements", at, f"{LEAST} to {MOST}")
 
 
 def _uncopied(ctx: Numbers, e: TExpr) -> str | None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from neptune.errors import Unsupported
 from neptune.hopper.backwards import backwards, minus, plan
 from neptune.hopper.bounds import Bounds, Names, bounds
 from neptune.hopper.columns import in_columns
@@ -25,7 +26,6 @@ from neptune.hopper.ir import Levers
 from neptune.hopper.operands import operands
 from neptune.hopper.pieces import Group, Piece, Run, runs
 from neptune.hopper.producer import BY_POSITION, assigns_any, check_for_all, masks, pruned, read, unmasked
-from neptune.hopper.refusal import Refusal
 from neptune.hopper.roles import Numbers
 from neptune.hopper.scalars import Block, in_block, put, var, with_values
 from neptune.hopper.staged import Staging, stage
@@ -37,7 +37,7 @@ from neptune.tile.passes.util import assigns, confined, names_in
 
 
 def walk(program: TileProgram, kernel: TileKernel, levers: Levers) -> Walked:
-    """What a group of consumers does; `levers.tiles` gives tile sizes. Raises Refusal where there is no such form."""
+    """What a group of consumers does; `levers.tiles` gives tile sizes. Raises Unsupported where it has none."""
     ganged = gang(program, kernel, levers.tiles)
     ganged = replace(ganged, kernel=operands(ganged.kernel))
     staging = stage(program, ganged)
@@ -139,7 +139,7 @@ class _Walker:
         data = [x for p in run.pieces for e in (p.lo, p.hi) for x in loads(e)]
         if any(self.group.rows in variables(x) for x in data):
             # A consumer behind the last row must not read there.
-            raise Refusal(f"loop {run.var} ends where data of its rows says so", run.var, BY_POSITION)
+            raise Unsupported(f"loop {run.var} ends where data of its rows says so", run.var, BY_POSITION)
         return bounds(run, self.group, self.names)
 
     def _forwards(self, run: Run) -> tuple[Block, Block]:

@@ -7,11 +7,11 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
+from neptune.errors import Unsupported
 from neptune.forms import Wanted
 from neptune.hopper.ir import Levers
 from neptune.hopper.memory import Counts, forms, misfit
 from neptune.hopper.predict import BEHIND, Predictor, fastest, with_parts
-from neptune.hopper.refusal import Refusal
 from neptune.hopper.short import shortened
 from neptune.hopper.walked import Walked
 from neptune.hopper.weight import by_data
@@ -66,10 +66,11 @@ def _predictor(
     return Predictor(model_of(made), dict(sizes), machine, late=late, carried=carried, name=name, tiles=tiles)
 
 
-def ordered(walked: Walked, program: TileProgram, wanted: Wanted) -> list[Levers] | Refusal:
+def ordered(walked: Walked, program: TileProgram, wanted: Wanted) -> list[Levers] | Unsupported:
     """The levers that fit and are asked for, the best first: by predicted times where sizes are known.
 
-    Refusal where there are none, with what is legal, or where all are far behind the Triton form, if they may not be.
+    Unsupported where there are none, with what is legal, or where all are far behind the Triton form, if they may not
+    be.
     """
     persistent = wanted.levers.get("persistent")
     every = [replace(x, persistent=persistent or x.persistent) for x in forms(walked, program, wanted.params)]
@@ -81,13 +82,13 @@ def ordered(walked: Walked, program: TileProgram, wanted: Wanted) -> list[Levers
     return _without(every, walked, program, wanted)
 
 
-def _without(every: Sequence[Levers], walked: Walked, program: TileProgram, wanted: Wanted) -> Refusal:
+def _without(every: Sequence[Levers], walked: Walked, program: TileProgram, wanted: Wanted) -> Unsupported:
     """Why none of the forms that fit has the levers and the tile sizes that are asked for, with what is legal."""
     name = walked.kernel.name
     if not every:
         sizes = {n: sorted({x.tiles[n] for x in forms(walked, program) if n in x.tiles}) for n in wanted.params}
         legal = [f"{n} of {' or '.join(map(str, values))}" for n, values in sizes.items() if values]
-        return Refusal("no tile sizes, consumers and stages of it fit into a program", name, legal=legal)
+        return Unsupported("no tile sizes, consumers and stages of it fit into a program", name, legal=legal)
     exclusive = {n: v for n, v in wanted.levers.items() if n in EXCLUSIVE}
     if not any(_has(x, exclusive) for x in every):
         said = " and ".join(f"{n}={v!r}" for n, v in exclusive.items())
@@ -95,9 +96,9 @@ def _without(every: Sequence[Levers], walked: Walked, program: TileProgram, want
         kinds = dict.fromkeys(tuple((n, getattr(x, n)) for n in exclusive) for x in fit)
         near = sorted(kinds, key=lambda kind: sum(exclusive[n] != v for n, v in kind))
         why = f"it has no form with {said}: {_excluded(every, walked, exclusive)}"
-        return Refusal(why, name, legal=[" and ".join(f"{n}={v!r}" for n, v in kind) for kind in near])
+        return Unsupported(why, name, legal=[" and ".join(f"{n}={v!r}" for n, v in kind) for kind in near])
     unfit = (misfit(walked, program, replace(x, **wanted.levers)) for x in every if _has(x, exclusive))
-    return next(filter(None, unfit), None) or Refusal("no form that fits has all of these levers", name)
+    return next(filter(None, unfit), None) or Unsupported("no form that fits has all of these levers", name)
 
 
 def _has(x: Levers, of: Mapping[str, Any]) -> bool:
@@ -119,8 +120,10 @@ def _excluded(every: Sequence[Levers], walked: Walked, asked: Mapping[str, Any])
     return "others take too much memory"
 
 
-def _by_time(found: Sequence[Levers], walked: Walked, program: TileProgram, wanted: Wanted) -> list[Levers] | Refusal:
-    """Levers by their predicted times; Refusal where all are far behind the Triton form, if they may not be."""
+def _by_time(
+    found: Sequence[Levers], walked: Walked, program: TileProgram, wanted: Wanted
+) -> list[Levers] | Unsupported:
+    """Levers by their predicted times; Unsupported where all are far behind the Triton form, if they may not be."""
     asked = predictor(wanted, program, walked)
     order = fastest(found, asked, wanted.on_tiles)
     if wanted.ahead:
@@ -130,5 +133,5 @@ def _by_time(found: Sequence[Levers], walked: Walked, program: TileProgram, want
         if ours > (1.0 if by_data(walked) else BEHIND) * theirs:
             at = ", ".join(f"{n}={v}" for n, v in asked.sizes.items())
             why = f"it is predicted to take {ours:.0f} µs at {at}, and the Triton form {theirs:.0f} µs"
-            return Refusal(why, walked.kernel.name)
+            return Unsupported(why, walked.kernel.name)
     return order

@@ -4,7 +4,7 @@
     slope      which way it goes as a variable rises                                    a - t   →  "-"
 
 They hold of real arithmetic on finite inputs, rounding apart; an expression that is undefined may be anything.  What
-is not decided is not assumed: `ANY`, or `Unknown` with the part and the reason.
+is not decided is not assumed: `ANY`, or `Unsupported` with the part and the reason.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from fractions import Fraction
 from math import inf, nextafter
 from typing import Any
 
+from neptune.errors import Unsupported
 from neptune.ir.dtypes import DTYPES, FLOAT8, is_float
 from neptune.ir.expr import Cast, Const, Expr, Load, Op, Select, Var, variables, walk
 from neptune.ir.float8 import rounded8
@@ -295,19 +296,10 @@ def plus(a: str | None, b: str | None) -> str | None:
 # --- slopes ------------------------------------------------------------------------------------
 
 
-class Unknown(Exception):
-    """The slope of `part` is not known."""
-
-    def __init__(self, part: Expr, reason: str) -> None:
-        super().__init__(reason)
-        self.part = part
-        self.reason = reason
-
-
 def slope(e: Expr, name: str, known: Known = nothing_known) -> str:
     """The sign of the difference of `e` as the variable rises: "0" where it does not depend on it, "0+" not strictly.
 
-    Raises Unknown.
+    Raises Unsupported, of the part that it is not known of.
 
     >>> slope(2.0 - Var("t", "float32"), "t")
     '-'
@@ -318,13 +310,13 @@ def slope(e: Expr, name: str, known: Known = nothing_known) -> str:
         case Var():
             return "+"
         case Cast(a, dtype) if not linear_in(e, 0):
-            raise Unknown(e, f"the cast {a.dtype} → {dtype} is not known to keep the order")
+            raise Unsupported(f"the cast {a.dtype} → {dtype} is not known to keep the order", node=e)
         case Cast(a, _):
             return slope(a, name, known)
         case Op():
             return _chain(e, [slope(a, name, known) for a in e.args], known)
         case _:
-            raise Unknown(e, "it is not known whether it rises or falls")
+            raise Unsupported("it is not known whether it rises or falls", node=e)
 
 
 def _chain(e: Op[Expr], inner: Sequence[str], known: Known) -> str:
@@ -339,7 +331,7 @@ def _chain(e: Op[Expr], inner: Sequence[str], known: Known) -> str:
     for way in ways:
         total = plus(total, way)
     if total is None:
-        raise Unknown(e, "it is not known whether it rises or falls")
+        raise Unsupported("it is not known whether it rises or falls", node=e)
     return total
 
 
@@ -348,13 +340,13 @@ def _way(e: Op[Expr], info: OpInfo, k: int, of: list[Range]) -> str:
     column = info.slopes[k] if info.slopes else ""
     if column in ("", "?"):
         what = "a power rises with its exponent" if column else f"{info.name} of it rises or falls"
-        raise Unknown(e, f"it is not known whether {what}")
+        raise Unsupported(f"it is not known whether {what}", node=e)
     # 0 to a negative power is infinite.
     need = demand(info.domain[k], 0.5 if of[-1].sign in ("+", "0+") else -0.5) if info.domain else ""
     if of[k].sign not in MEETS[need]:
         what = f"{info.name} rises or falls where its argument is {'positive' if need == 'gt' else '>= 0'}"
         changes = "what is divided by may change its sign"
-        raise Unknown(e.args[k], changes if need == "ne" else f"{what}, and its sign is unknown")
+        raise Unsupported(changes if need == "ne" else f"{what}, and its sign is unknown", node=e.args[k])
     if column[-1] not in _ARGUMENTS:
         return column
     index = _ARGUMENTS.index(column[-1])
@@ -362,8 +354,8 @@ def _way(e: Op[Expr], info: OpInfo, k: int, of: list[Range]) -> str:
     if sign is None:
         if index == k:
             what = f"{info.name} rises or falls where its argument is >= 0, and its sign is unknown"
-            raise Unknown(e.args[k], what)
-        raise Unknown(e.args[index], "the sign of this factor is unknown, so that the order may turn round")
+            raise Unsupported(what, node=e.args[k])
+        raise Unsupported("the sign of this factor is unknown, so that the order may turn round", node=e.args[index])
     if index == k and sign != "0":
         # It is flat at 0 itself, and nowhere else.
         sign = sign[-1]

@@ -9,9 +9,10 @@ the same names, and otherwise wherever values agree (`orders`).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice, permutations
 
+from neptune.errors import Unsupported
 from neptune.ir.expr import Expr, Var, substitute, variables
 from neptune.ir.printer import print_expr
 from neptune.mirage.ir import Graph, Node, Output, Step, Tensor, Thread, nodes
@@ -20,20 +21,13 @@ ORDERS = 24
 """The most orders of outputs that are tried."""
 
 
-@dataclass(frozen=True)
-class Misfit:
-    """Why a graph is not one of this expression: other inputs, dimensions or outputs."""
-
-    why: str
-
-
-def aligned(graph: Graph, expression: Graph) -> Graph | Misfit:
-    """The graph with the expression's names of axes and sizes; a Misfit where its inputs are others."""
+def aligned(graph: Graph, expression: Graph) -> Graph | Unsupported:
+    """The graph with the expression's names of axes and sizes; an Unsupported where its inputs are others."""
     labels = _labels(graph, expression)
-    if isinstance(labels, Misfit):
+    if isinstance(labels, Unsupported):
         return labels
     sizes = _sizes(graph, expression, labels)
-    if isinstance(sizes, Misfit):
+    if isinstance(sizes, Unsupported):
         return sizes
     axes = {labels[a]: expression.axes.get(labels[a], substitute(e, sizes)) for a, e in graph.axes.items()}
     renamed = replace(
@@ -46,28 +40,28 @@ def aligned(graph: Graph, expression: Graph) -> Graph | Misfit:
     )
     unknown = [a for a in renamed.axes if a not in expression.axes]
     if unknown:
-        return Misfit(f"axis `{unknown[0]}` is no dimension of an input, and no axis of the expression")
+        return Unsupported(f"axis `{unknown[0]}` is no dimension of an input, and no axis of the expression")
     numbers = {s.name for s in expression.scalars}.union(*map(variables, expression.axes.values()))
     for node in nodes(renamed):
         strange = set() if node.constant is None else variables(node.constant) - numbers
         if strange:
-            return Misfit(
+            return Unsupported(
                 f"the number of its `{node.name}` has `{min(strange)}`, and the expression has no such scalar"
             )
     return renamed
 
 
-def orders(graph: Graph, expression: Graph) -> list[tuple[int, ...]] | Misfit:
+def orders(graph: Graph, expression: Graph) -> list[tuple[int, ...]] | Unsupported:
     """Which output of the graph each of the expression's may be, in the order of the expression's."""
     mine, theirs = [o.name for o in graph.outputs], [o.name for o in expression.outputs]
     if len(mine) != len(theirs):
-        return Misfit(f"it has {len(mine)} outputs, and the expression {len(theirs)}")
+        return Unsupported(f"it has {len(mine)} outputs, and the expression {len(theirs)}")
     tried: Iterator[tuple[int, ...]] = permutations(range(len(mine)))
     if sorted(mine) == sorted(theirs):
         tried = iter([tuple(mine.index(n) for n in theirs)])
     shapes, wanted = [_shape(graph, o) for o in graph.outputs], [_shape(expression, o) for o in expression.outputs]
     fitting = list(islice((order for order in tried if [shapes[k] for k in order] == wanted), ORDERS))
-    return fitting or Misfit("its outputs have other shapes than the expression's")
+    return fitting or Unsupported("its outputs have other shapes than the expression's")
 
 
 def _shape(graph: Graph, output: Output) -> list[Expr]:
@@ -80,7 +74,7 @@ def ordered(graph: Graph, expression: Graph, order: Sequence[int]) -> Graph:
     return replace(graph, outputs=tuple(replace(graph.outputs[k], name=o.name, dtype=o.dtype) for k, o in pairs))
 
 
-def _labels(graph: Graph, expression: Graph) -> dict[str, str] | Misfit:
+def _labels(graph: Graph, expression: Graph) -> dict[str, str] | Unsupported:
     """The expression's names of the graph's axes, by the dimensions of inputs."""
     theirs: dict[str, list[Tensor]] = {}
     for t in expression.inputs:
@@ -90,31 +84,31 @@ def _labels(graph: Graph, expression: Graph) -> dict[str, str] | Misfit:
         mine = theirs.get(t.source, [])
         if not mine:
             known = ", ".join(theirs)
-            return Misfit(f"it reads `{t.source}`, and the expression's inputs are {known}")
+            return Unsupported(f"it reads `{t.source}`, and the expression's inputs are {known}")
         at = next((k for k, x in enumerate(mine) if x.name == t.name), 0)
         other = mine.pop(at) if len(mine) > 1 else mine[0]
         if len(other.axes) != len(t.axes):
-            return Misfit(f"its `{t.source}` has {len(t.axes)} dimensions, and the expression's {len(other.axes)}")
+            return Unsupported(f"its `{t.source}` has {len(t.axes)} dimensions, and the expression's {len(other.axes)}")
         if t.dtype != other.dtype:
-            return Misfit(f"its `{t.source}` is {t.dtype}, and the expression's {other.dtype}")
+            return Unsupported(f"its `{t.source}` is {t.dtype}, and the expression's {other.dtype}")
         for a, b in zip(t.axes, other.axes, strict=True):
             if found.setdefault(a, b) != b:
-                return Misfit(f"its axis `{a}` is both axis `{found[a]}` and axis `{b}` of the expression")
+                return Unsupported(f"its axis `{a}` is both axis `{found[a]}` and axis `{b}` of the expression")
     for a in graph.axes:
         found.setdefault(a, a)
     return found
 
 
-def _sizes(graph: Graph, expression: Graph, labels: Mapping[str, str]) -> dict[str, Expr] | Misfit:
+def _sizes(graph: Graph, expression: Graph, labels: Mapping[str, str]) -> dict[str, Expr] | Unsupported:
     """What the symbolic sizes of the graph are in the expression's words."""
     found: dict[str, Expr] = {}
     for a, e in graph.axes.items():
         theirs = expression.axes.get(labels[a], e)
         if isinstance(e, Var):
             if found.setdefault(e.name, theirs) != theirs:
-                return Misfit(f"its size `{e.name}` is both {print_expr(found[e.name])} and {print_expr(theirs)}")
+                return Unsupported(f"its size `{e.name}` is both {print_expr(found[e.name])} and {print_expr(theirs)}")
         elif substitute(e, found) != theirs:
-            return Misfit(f"its axis `{a}` is {print_expr(e)} long, and the expression's {print_expr(theirs)}")
+            return Unsupported(f"its axis `{a}` is {print_expr(e)} long, and the expression's {print_expr(theirs)}")
     return found
 
 

@@ -22,13 +22,15 @@ from typing import Any
 
 import numpy as np
 
-from neptune.ir.evaluate.domains import Array, EvaluationError, OutsideFragment, Unevaluated, Value, every
+from neptune.errors import Unsupported
+from neptune.ir.evaluate.domains import Array, EvaluationError, Unevaluated, Value, every
 from neptune.mirage.certificates import Certificates, Fails
 from neptune.mirage.evaluate import Evaluator
-from neptune.mirage.fields import P, Q, RootField
+from neptune.mirage.fields import RootField
 from neptune.mirage.heights import Form, Heights
 from neptune.mirage.ir import Graph, nodes
 from neptune.mirage.witness import Witness, draw_inputs, witness
+from neptune.verify.residues import P, Q
 
 TARGET = -30
 """log₂ of the probability of a false accept that draws go on for."""
@@ -115,7 +117,7 @@ def check(
     forms = differences(reference, graph, at, seed)
     if isinstance(forms, EvaluationError):
         return Checked(False, 0, 0, None, "", None, str(forms))
-    known, why = (None, str(forms)) if isinstance(forms, OutsideFragment) else (forms, "")
+    known, why = (None, str(forms)) if isinstance(forms, Unsupported) else (forms, "")
     found = _in_pairs(reference, graph, at, known, why, seed, target)
     if found.accepted or not maxima:
         return found
@@ -163,7 +165,7 @@ def _is_zero(n: Form) -> bool:
 
 
 def differences(reference: Graph, graph: Graph, at: Witness, seed: int = 0) -> Forms | Unevaluated:
-    """The differences; an EvaluationError where the graph has no meaning, OutsideFragment where one has no form."""
+    """The differences; an EvaluationError where the graph has no meaning, Unsupported where one has no form."""
     heights = Heights()
     inputs, scalars = _variables(reference, at, heights)
     evaluator = Evaluator(heights, at, inputs, scalars, free=True, seed=seed)

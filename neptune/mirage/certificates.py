@@ -17,9 +17,9 @@ from typing import TypeVar
 import numpy as np
 
 from neptune.ir.evaluate.domains import Array
-from neptune.mirage.fields import power, root
 from neptune.mirage.heights import MAXIMUM, PRIMES, Heights
 from neptune.mirage.polynomials import Monomial, Poly, number, rank, variable
+from neptune.verify.residues import power, root
 
 K = TypeVar("K")
 POINTS = 1 << 12

@@ -10,10 +10,9 @@ of its structure. Whoever takes a graph verifies it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 
-from neptune.errors import NeptuneError
+from neptune.errors import NeptuneError, or_refusal
 from neptune.ir.program import Program
 from neptune.mirage.ir import Graph
 from neptune.mirage.parser import parse_graph
@@ -77,6 +76,5 @@ class Discoveries:
 
 def graph_of(known: Discovery, program: Program) -> Graph | None:
     """The graph of a record for this program; None where it has none, or one that cannot be read."""
-    with suppress(NeptuneError):
-        return named(parse_graph(known.graph), program) if known.graph else None
-    return None
+    graph = or_refusal(lambda: named(parse_graph(known.graph), program)) if known.graph else None
+    return None if isinstance(graph, NeptuneError) else graph

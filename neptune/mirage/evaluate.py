@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from neptune.ir.evaluate.domains import Array, EvaluationError, OutsideFragment, Results, Unevaluated, Value
+from neptune.ir.evaluate.domains import Array, EvaluationError, Results, Unevaluated, Value, results_or_why
 from neptune.ir.evaluate.floats import Float64
 from neptune.ir.expr import Expr
 from neptune.mirage.constants import Constants, Numbers, applied
@@ -120,10 +120,7 @@ class Evaluator:
 
     def evaluated(self, graph: Graph) -> Results | Unevaluated:
         """The outputs, or why the graph has none in these numbers: an operator deep in it finds that out."""
-        try:
-            return self.outputs(graph)
-        except (EvaluationError, OutsideFragment) as error:
-            return error.with_traceback(None)
+        return results_or_why(self.outputs, graph)
 
     def outputs(self, graph: Graph) -> Results:
         """The outputs by name, the first dimension that of draws, the others in the order of the output."""

@@ -1,8 +1,8 @@
 """Numbers of two finite fields in which roots are roots: (x mod p, y mod q) with q | p − 1, many draws at once.
 
-exp takes the second part up: exp(x, y) = (ω^y, nothing), ω of order q in ℤ_p, so that exp(a + b) = exp(a)·exp(b). Both
-primes are 3 modulo 4, so of the two roots of a square one is itself a square: √a = a^((m+1)/4). With that choice
-√a·√b = √(ab), and √(a²) is a or −a, as the reals have |a|. Where a radicand is no square its root has no value.
+exp takes the second part up: exp(x, y) = (ω^y, nothing), ω of order q in ℤ_p (`neptune.verify.residues`). √a is the
+root that is itself a square, a^((m+1)/4): with that choice √a·√b = √(ab), and √(a²) is a or −a, as the reals have |a|.
+Where a radicand is no square its root has no value.
 
 - The first axis of an array numbers the draws. Each has an ω of its own.
 - A part is `BAD` where it has no value in a draw: a root of no square, x/0. The parts are apart: what only goes into an
@@ -11,8 +11,7 @@ primes are 3 modulo 4, so of the two roots of a square one is itself a square: �
   functions of which nothing is known, are keyed random functions of the first part: equal arguments have equal
   results, and that is all.
 - max is that of an arbitrary keyed order. See `evaluate` for running maxima that are drawn.
-- Constants are exact rationals. Modulo the default primes 2, 3, 5 and 7 are squares, so that roots of sizes are
-  numbers.
+- Constants are exact rationals.
 
 Source: Wu et al., "Mirage" (OSDI 2025), §5, with the roots and the keyed functions added.
 """
@@ -20,20 +19,17 @@ Source: Wu et al., "Mirage" (OSDI 2025), §5, with the roots and the keyed funct
 from __future__ import annotations
 
 import copy
-import zlib
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from neptune.ir.evaluate.domains import Array, Elementwise, EvaluationError, OutsideFragment, Value
-from neptune.verify.field import mix
+from neptune.errors import Unsupported
+from neptune.ir.evaluate.domains import Array, Elementwise, EvaluationError, Value
+from neptune.verify.residues import BAD, P, Powers, Q, inverse, mix, name_key, reduced, residue, root
 
-P, Q = 2147471759, 1073735879
-"""P = 2·Q + 1. Products of two residues fit in int64."""
-NONE, BAD = -1, -2
-_WINDOW = 4
+NONE = -1
 
 
 class Pair(NamedTuple):
@@ -41,26 +37,6 @@ class Pair(NamedTuple):
 
     p: Array
     q: Array
-
-
-def reduced(x: Array, modulus: int) -> Array:
-    """x mod modulus of what is not negative. By a quotient: numpy's remainder takes four times as long."""
-    u = np.asarray(x, np.int64).view(np.uint64)
-    m = np.uint64(modulus)
-    return np.asarray((u - u // m * m).view(np.int64))
-
-
-def power(base: Array, exponent: int, modulus: int) -> Array:
-    """base^exponent mod modulus of residues, four bits of the exponent at a time."""
-    table = [np.ones_like(base), base]
-    while len(table) < 1 << _WINDOW:
-        table.append(reduced(table[-1] * base, modulus))
-    result = table[0]
-    for shift in range((exponent.bit_length() - 1) // _WINDOW * _WINDOW, -1, -_WINDOW):
-        for _ in range(_WINDOW):
-            result = reduced(result * result, modulus)
-        result = reduced(result * table[exponent >> shift & (1 << _WINDOW) - 1], modulus)
-    return result
 
 
 def _combined(a: Array, b: Array, result: Array) -> Array:
@@ -90,22 +66,6 @@ def _mapped(a: Array, modulus: int, function: Callable[[Array, int], Array]) -> 
     return np.where(missing, a, function(np.where(missing, 0, a), modulus))
 
 
-def root(a: Array, modulus: int) -> Array:
-    """The root that is a square, BAD where there is none."""
-    found = power(a, (modulus + 1) // 4, modulus)
-    return np.where(reduced(found * found, modulus) == a, found, BAD)
-
-
-def inverse(a: Array, modulus: int) -> Array:
-    """1/a, BAD of 0."""
-    return np.where(a == 0, BAD, power(a, modulus - 2, modulus))
-
-
-def name_key(name: str) -> int:
-    """A fixed number for a function's name."""
-    return zlib.crc32(name.encode()) << 20
-
-
 class RootField(Elementwise):
     """The numbers of `draws` draws. `seed` draws every ω, the order of max and all functions of which nothing is known.
 
@@ -121,7 +81,7 @@ class RootField(Elementwise):
         self.rng = np.random.default_rng((seed, 0x300F))
         self._key = int(self.rng.integers(1 << 62))
         generator = next(g for g in (pow(x, (p - 1) // q, p) for x in range(2, p)) if g != 1)
-        self._low, self._high = _tables(generator, p)
+        self._turned = Powers(generator, p)
         self._turns = self.rng.integers(1, q, draws)
         self._functions()
 
@@ -159,11 +119,11 @@ class RootField(Elementwise):
 
     def number(self, value: Fraction) -> Pair:
         """An exact rational, as an array of rank 0."""
-        return Pair(*(np.asarray(_residue(value, m)) for m in (self.p, self.q)))
+        return Pair(*(np.asarray(residue(value, m)) for m in (self.p, self.q)))
 
     def const(self, value: float, dtype: str) -> Value:
         if not np.isfinite(value):
-            raise OutsideFragment("a field has no infinity and no NaN")
+            raise Unsupported("a field has no infinity and no NaN")
         return self.number(Fraction(value))
 
     def undefined(self, shape: tuple[int, ...]) -> Value:
@@ -182,7 +142,7 @@ class RootField(Elementwise):
         return Pair(x % self.p, x % self.q)
 
     def truncate(self, v: Value, dtype: str) -> Array:
-        raise OutsideFragment("a cast to integers has no meaning in a field")
+        raise Unsupported("a cast to integers has no meaning in a field")
 
     def cast(self, v: Value, dtype: str) -> Value:
         return v
@@ -196,7 +156,7 @@ class RootField(Elementwise):
         return self._opaque(name, *args)
 
     def compare(self, name: str, a: Value, b: Value) -> Array:
-        raise OutsideFragment("a field has no order")
+        raise Unsupported("a field has no order")
 
     def fold(self, reducer: str, v: Value, axis: int, dtype: str = "") -> Value:
         if reducer == "sum":
@@ -248,7 +208,7 @@ class RootField(Elementwise):
             return Pair(self._opaque("exp", a).p, a.q)
         turns = self._turns.reshape(-1, *(1,) * (a.q.ndim - 1))
         e = reduced(np.maximum(a.q, 0) * turns, self.q)
-        p = reduced(self._low[e & 0x7FFF] * self._high[e >> 15], self.p)
+        p = self._turned.of(e)
         if (a.q < 0).any():
             unknown = self._opaque("exp", a)
             p = np.where(a.q >= 0, p, np.where(a.q == NONE, unknown.p, BAD))
@@ -276,20 +236,3 @@ class RootField(Elementwise):
         for v in (a, b):
             bad = bad | (v.q == BAD) | ((v.q == NONE) & (v.p < 0))
         return Pair(*(np.where(bad, BAD, np.where(take, y, x)) for x, y in zip(a, b, strict=True)))
-
-
-def _residue(value: Fraction, modulus: int) -> int:
-    bottom = value.denominator % modulus
-    return value.numerator * pow(bottom, -1, modulus) % modulus if bottom else BAD
-
-
-def _tables(base: int, modulus: int) -> tuple[Array, Array]:
-    """base^k and base^(k·2^15) for k < 2^15."""
-
-    def powers(x: int) -> Array:
-        table = np.ones(1, np.int64)
-        while table.size < 1 << 15:
-            table = np.concatenate([table, table * pow(x, table.size, modulus) % modulus])
-        return table
-
-    return powers(base), powers(pow(base, 1 << 15, modulus))

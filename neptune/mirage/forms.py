@@ -26,6 +26,8 @@ from math import ceil, floor, gcd, lcm
 from types import MappingProxyType
 from typing import TypeAlias
 
+from neptune.errors import Unsupported
+
 Index: TypeAlias = tuple[str, ...]
 """The variables of one dimension: one, or one for each part into which a kernel cuts it."""
 TERMS = 400
@@ -35,10 +37,6 @@ ORDERS = 720
 _NONE: Mapping[Index, Index] = MappingProxyType({})
 _LETTER = {"one": "1", "running": "~"}
 _fresh = itertools.count()
-
-
-class Undecided(Exception):
-    """A value has no normal form here."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,7 +172,7 @@ def add(*forms: Form) -> Form:
         for t, c in f.terms:
             found[t] = found.get(t, Fraction(0)) + c
     if len(found) > TERMS:
-        raise Undecided(f"it has more than {TERMS} terms")
+        raise Unsupported(f"it has more than {TERMS} terms")
     return Form(tuple(sorted(((t, c) for t, c in found.items() if c), key=lambda x: x[0].key)))
 
 
@@ -190,7 +188,7 @@ def multiply(*forms: Form) -> Form:
 
 def _times(a: Form, b: Form) -> Form:
     if len(a.terms) * len(b.terms) > TERMS:
-        raise Undecided(f"it has more than {TERMS} terms")
+        raise Unsupported(f"it has more than {TERMS} terms")
     made = []
     for s, c in a.terms:
         for t, d in b.terms:
@@ -358,7 +356,7 @@ def _orders(bound: Mapping[str, Domain], factors: Sequence[tuple[Atom, Fraction]
     groups = [colours[k] for k in sorted(colours)]
     count = reduce(lambda n, g: n * _factorial(len(g)), groups, 1)
     if count > ORDERS:
-        raise Undecided(f"a term has {count} orders of its sums")
+        raise Unsupported(f"a term has {count} orders of its sums")
     for chosen in itertools.product(*(itertools.permutations(sorted(g)) for g in groups)):
         yield tuple(v for g in chosen for v in g)
 

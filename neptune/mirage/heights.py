@@ -23,7 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from neptune.ir.evaluate.domains import Array, Elementwise, OutsideFragment, Value
+from neptune.errors import Unsupported
+from neptune.ir.evaluate.domains import Array, Elementwise, Value
 from neptune.mirage.polynomials import Poly, Ring, number, variable
 
 MAXIMUM = "maximum"
@@ -129,7 +130,7 @@ class Heights(Elementwise):
 
     def apply(self, name: str, args: Sequence[Value], dtype: str = "") -> Value:
         if name not in _OPS:
-            raise OutsideFragment(f"of {name} nothing is known")
+            raise Unsupported(f"of {name} nothing is known")
         return np.frompyfunc(getattr(self, f"_{name}"), len(args), 1)(*args)
 
     # --- forms -------------------------------------------------------------------------------------
@@ -151,10 +152,10 @@ class Heights(Elementwise):
         return self._raised(Form(0.0, 0.0, 1, {}, number(1)), a.below)
 
     def fraction(self, a: Form) -> tuple[Poly, Poly]:
-        """Numerator and denominator. Raises OutsideFragment where they are not known."""
+        """Numerator and denominator. Raises Unsupported where they are not known."""
         below = self.bottom(a).exact
         if a.exact is None or below is None:
-            raise OutsideFragment("an exponential, or what is too large to be written out, in an exponent or radicand")
+            raise Unsupported("an exponential, or what is too large to be written out, in an exponent or radicand")
         return a.exact, below
 
     def _raised(self, a: Form, by: dict[Factor, int]) -> Form:
@@ -199,7 +200,7 @@ class Heights(Elementwise):
 
     def _divided(self, a: Form, b: Form) -> Form:
         if b.exact is not None and not b.exact.terms:
-            raise OutsideFragment("it divides by 0")
+            raise Unsupported("it divides by 0")
         over = self._raised(a, b.below)
         below = dict(a.below)
         if b.exact != number(1):
@@ -245,7 +246,7 @@ class Heights(Elementwise):
         top, below = top.divided(sign * abs(top.content)), below.divided(sign * abs(below.content))
         if top.constant is not None and below.constant is not None:
             if top.constant * below.constant < 0:
-                raise OutsideFragment("a root of a negative number")
+                raise Unsupported("a root of a negative number")
             return self._number_root(c)
         g, f = squares_of(c)
         self.scales |= {g.numerator, g.denominator} - {1}
@@ -266,7 +267,7 @@ class Heights(Elementwise):
                 f //= p
                 result = self._mul(result, self.of(variable(self._prime_root(p))))
         if f != 1:
-            raise OutsideFragment(f"a root of {c}: only 2, 3, 5 and 7 have one")
+            raise Unsupported(f"a root of {c}: only 2, 3, 5 and 7 have one")
         return result
 
     def _prime_root(self, p: int) -> int:
@@ -297,7 +298,7 @@ class Heights(Elementwise):
         bottom = self.ring.scaled(below, scale.denominator)
         radicand = self.ring.mul(self.ring.scaled(top, scale.numerator), bottom)
         if radicand is None:
-            raise OutsideFragment("a radicand that is too large to be written out")
+            raise Unsupported("a radicand that is too large to be written out")
         self.ring.squares[v] = radicand
         inside = frozenset(x for p in (top, below) for x in p.variables if x in self.roots)
         self.roots[v] = Root(top, below, scale, bottom, self._behind(inside))

@@ -21,12 +21,13 @@ from fractions import Fraction
 from math import isfinite
 from typing import TypeAlias
 
+from neptune.errors import Unsupported, answered
 from neptune.ir.dtypes import is_int
 from neptune.ir.expr import Cast, Const, Expr, Op, Var, walk
 from neptune.ir.printer import print_expr
 from neptune.mirage import forms
 from neptune.mirage.domain import Need, Needs, demanded, folded, lacking
-from neptune.mirage.forms import ONE, Atom, Domain, Form, Index, Undecided, add, multiply, number, scaled
+from neptune.mirage.forms import ONE, Atom, Domain, Form, Index, add, multiply, number, scaled
 from neptune.mirage.ir import GRID, LOOP, TILE, Graph, Kernel, Node
 from neptune.mirage.ops import OPS
 from neptune.mirage.powers import divided, logarithm, power
@@ -83,10 +84,10 @@ def prove_equal(graph: Graph, other: Graph) -> Proof:
     if len(graph.outputs) != len(other.outputs):
         return Proof(False, f"one has {len(graph.outputs)} outputs, the other {len(other.outputs)}")
     mine = indexed_forms(graph)
-    if isinstance(mine, Undecided):
+    if isinstance(mine, Unsupported):
         return Proof(False, str(mine))
     others = indexed_forms(other)
-    if isinstance(others, Undecided):
+    if isinstance(others, Unsupported):
         return Proof(False, str(others))
     for a, b in zip(graph.outputs, other.outputs, strict=True):
         if [d.key for d in mine[a.name][1]] != [d.key for d in others[b.name][1]]:
@@ -96,51 +97,48 @@ def prove_equal(graph: Graph, other: Graph) -> Proof:
     return Proof(True)
 
 
-def indexed_forms(graph: Graph) -> dict[str, tuple[Form, tuple[Domain, ...]]] | Undecided:
-    """Each output by name: its form over the indices `@0`, `@1`, …, and the sizes of its dimensions; Undecided, with
+def indexed_forms(graph: Graph) -> dict[str, tuple[Form, tuple[Domain, ...]]] | Unsupported:
+    """Each output by name: its form over the indices `@0`, `@1`, …, and the sizes of its dimensions; Unsupported, with
     the reason, where a value has no form."""
-    made = _walked(graph)
-    if isinstance(made, Undecided):
+    made = answered(_walked, graph)
+    if isinstance(made, Unsupported):
         return made
     for out in graph.outputs:
         if part := forms.depends_on_cuts(made.values[out.value].form):
-            return Undecided(f"output `{out.name}` depends on how axes are cut, by `{part}`")
+            return Unsupported(f"output `{out.name}` depends on how axes are cut, by `{part}`")
     return made.outputs
 
 
-def lacks(graph: Graph, expression: Graph) -> list[Need] | Undecided:
+def lacks(graph: Graph, expression: Graph) -> list[Need] | Unsupported:
     """What outputs of a graph need to have a value, and those of an expression in the same order and names do not;
-    Undecided where a value of either has no form."""
-    mine = _walked(graph)
-    if isinstance(mine, Undecided):
+    Unsupported where a value of either has no form."""
+    mine = answered(_walked, graph)
+    if isinstance(mine, Unsupported):
         return mine
-    theirs = _walked(expression)
-    if isinstance(theirs, Undecided):
+    theirs = answered(_walked, expression)
+    if isinstance(theirs, Unsupported):
         return theirs
     found: list[Need] = []
     for a, b in zip(graph.outputs, expression.outputs, strict=True):
         if a.axes != b.axes:
-            return Undecided(f"output `{a.name}` has other axes")
+            return Unsupported(f"output `{a.name}` has other axes")
         found += lacking(mine.values[a.value].needs, theirs.values[b.value].needs)
     return list(dict.fromkeys(found))
 
 
-def _walked(graph: Graph) -> _Walk | Undecided:
-    """A graph with the values of its steps, or what is undecided of them: any form on the way may grow too large."""
+def _walked(graph: Graph) -> _Walk:
+    """A graph with the values of its steps; Unsupported where any form on the way grows too large."""
     graph_types(graph)
-    try:
-        made = _Walk(graph)
-        for step in graph.steps:
-            if isinstance(step, Kernel):
-                made.kernel(step)
-            else:
-                made.values[step.name] = made.node(step, made.values)
-        for out in graph.outputs:
-            names = {a: f"@{n}" for n, a in enumerate(out.axes) if not made.single(a)}
-            form = forms.rename(made.values[out.value].form, names)
-            made.outputs[out.name] = form, tuple(made.domains[a] for a in out.axes)
-    except Undecided as error:
-        return error.with_traceback(None)
+    made = _Walk(graph)
+    for step in graph.steps:
+        if isinstance(step, Kernel):
+            made.kernel(step)
+        else:
+            made.values[step.name] = made.node(step, made.values)
+    for out in graph.outputs:
+        names = {a: f"@{n}" for n, a in enumerate(out.axes) if not made.single(a)}
+        form = forms.rename(made.values[out.value].form, names)
+        made.outputs[out.name] = form, tuple(made.domains[a] for a in out.axes)
     return made
 
 
@@ -198,13 +196,13 @@ class _Walk:
                 axes[axis] = {TILE: "0"} if TILE in mine else mine
                 continue
             if set(mine.values()) != set(v.whole[axis]):
-                raise Undecided(f"a tensor has the tiles of axis `{axis}`, and not all of its parts")
+                raise Unsupported(f"a tensor has the tiles of axis `{axis}`, and not all of its parts")
             tuples[v.whole[axis]] = (axis,)
             axes[axis], whole[axis] = {TILE: axis}, (axis,)
         form = forms.rename(v.form, {}, tuples)
         for axis in (a for t in tuples for a in tuples[t]):
             if form.free & {x for x in v.whole[axis] if x != axis}:
-                raise Undecided(f"a tensor depends on how axis `{axis}` is cut")
+                raise Unsupported(f"a tensor depends on how axis `{axis}` is cut")
         return replace(v, form=form, axes=axes, whole=whole)
 
     def node(self, node: Node, found: Mapping[str, _Value]) -> _Value:
@@ -237,7 +235,7 @@ class _Walk:
         if node.op == "acc_rescaled":
             return self.folded(node, self.rescaled(node, *operands), frozenset({LOOP}))
         if any(v.changes for v in operands) and any(v.running for v in operands):
-            raise Undecided(f"`{node.name}` folds a running maximum")
+            raise Unsupported(f"`{node.name}` folds a running maximum")
         parts = node.parts if row.kind == "fold" else frozenset({LOOP, TILE} if node.op == "acc_sum" else {LOOP})
         form = multiply(*(v.form for v in operands)) if node.op == "matmul" else operands[0].form
         inner = replace(_joined(node, operands), form=form)
@@ -262,7 +260,7 @@ class _Walk:
     def rescaled(self, node: Node, x: _Value, m: _Value) -> _Value:
         """x·exp(c·(m − m_last)) in each iteration."""
         if m.running is None:
-            raise Undecided(f"`{node.name}` is rescaled by what is no running maximum")
+            raise Unsupported(f"`{node.name}` is rescaled by what is no running maximum")
         degree = ONE if node.constant is None else self.constant(node.constant)
         moved = multiply(degree, _minus(m.running.form, m.form))
         joined = _joined(node, [x, m.running])
@@ -282,7 +280,7 @@ class _Walk:
             f = Form(((t, c),))
             if not variables.keys() <= t.free:
                 if not complete:
-                    raise Undecided(f"`{node.name}` sums over parts of axis `{node.axis}` what is the same in each")
+                    raise Unsupported(f"`{node.name}` sums over parts of axis `{node.axis}` what is the same in each")
                 f = multiply(f, forms.of_atom(Atom("one", "", (v.whole[node.axis],))))
             made.append(forms.total(f, variables))
         return replace(v, form=add(*made), axes=axes)
@@ -291,7 +289,7 @@ class _Walk:
         """The maximum over variables; those of a whole axis that the value is free of do not count."""
         lacks = variables.keys() - v.form.free
         if any(variables[x].size is None for x in lacks):
-            raise Undecided(f"`{node.name}` folds parts of axis `{node.axis}` of what is the same in each")
+            raise Unsupported(f"`{node.name}` folds parts of axis `{node.axis}` of what is the same in each")
         return forms.largest(v.form, {x: d for x, d in variables.items() if x not in lacks})
 
     def part(self, axis: str, variable: str) -> Domain:
@@ -333,9 +331,9 @@ def _joined(node: Node, operands: list[_Value]) -> _Value:
             held = axes.setdefault(axis, {})
             for p, x in mine.items():
                 if held.setdefault(p, x) != x:
-                    raise Undecided(f"`{node.name}` joins values that are cut differently along axis `{axis}`")
+                    raise Unsupported(f"`{node.name}` joins values that are cut differently along axis `{axis}`")
             if whole.setdefault(axis, v.whole[axis]) != v.whole[axis]:
-                raise Undecided(f"`{node.name}` joins values that are cut differently along axis `{axis}`")
+                raise Unsupported(f"`{node.name}` joins values that are cut differently along axis `{axis}`")
     return _Value(ONE, axes, whole)
 
 

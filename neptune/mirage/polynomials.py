@@ -15,7 +15,7 @@ from typing import TypeAlias
 import numpy as np
 
 from neptune.ir.evaluate.domains import Array
-from neptune.mirage.fields import power, reduced
+from neptune.verify.residues import power, reduced
 
 Monomial: TypeAlias = tuple[tuple[int, int], ...]
 TERMS = 600

@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from fractions import Fraction
 from math import floor
 
+from neptune.errors import Unsupported
 from neptune.mirage.forms import (
     ONE,
     ZERO,
@@ -22,7 +23,6 @@ from neptune.mirage.forms import (
     Factors,
     Form,
     Term,
-    Undecided,
     add,
     call,
     content,
@@ -44,7 +44,7 @@ def power(f: Form, e: Fraction) -> Form:
         return multiply(*[f] * whole)
     if not f.terms:
         if e < 0:
-            raise Undecided("it divides by 0")
+            raise Unsupported("it divides by 0")
         return ZERO
     if e > 1:
         return multiply(*[f] * whole, power(f, e - whole))
@@ -59,7 +59,7 @@ def divided(a: Form, b: Form) -> Form:
 def logarithm(f: Form) -> Form:
     """log of a form: exponentials that stand beside all else in it come out, log(exp x·Σ y) = x + log Σ y."""
     if not f.terms:
-        raise Undecided("it takes the logarithm of 0")
+        raise Unsupported("it takes the logarithm of 0")
     if len(f.terms) == 1:
         ((term, c),) = f.terms
         bound = frozenset(v for v, _ in term.bound)

@@ -24,14 +24,13 @@ from math import isfinite
 import numpy as np
 
 from neptune.boundary import public
-from neptune.errors import ExpressionError, NeptuneError
+from neptune.errors import ExpressionError, NeptuneError, Unsupported, or_refusal
 from neptune.ir.evaluate.domains import Array, EvaluationError, Unevaluated, every
 from neptune.ir.program import Program
-from neptune.mirage.align import Misfit, aligned, ordered, orders
+from neptune.mirage.align import aligned, ordered, orders
 from neptune.mirage.bound import check
 from neptune.mirage.candidates import DRAWS, ENOUGH, FEW, Candidates
 from neptune.mirage.evaluate import Defined, Evaluator, Reals
-from neptune.mirage.forms import Undecided
 from neptune.mirage.gate import gate
 from neptune.mirage.indexed import lacks, prove_equal
 from neptune.mirage.ir import Graph
@@ -184,7 +183,7 @@ class Verifier:
     def verdict(self, graph: Graph) -> Verdict:
         """What all tiers say of a graph."""
         found = self._fitted(graph)
-        if isinstance(found, ExpressionError | Misfit):
+        if isinstance(found, ExpressionError | Unsupported):
             text = found.text if isinstance(found, ExpressionError) else found.why
             why = f"{found.asked}: {found.wrong}" if isinstance(found, ExpressionError) else text
             return Verdict(False, False, (Tier("graph", REJECTED, text),), graph, why=why)
@@ -195,13 +194,13 @@ class Verifier:
             first = self._first(mine)
         return replace(self._decided(mine, first), order=order)
 
-    def _fitted(self, graph: Graph) -> list[tuple[tuple[int, ...], Graph]] | ExpressionError | Misfit:
+    def _fitted(self, graph: Graph) -> list[tuple[tuple[int, ...], Graph]] | ExpressionError | Unsupported:
         """A graph in the expression's words by the orders of its outputs, or why it is no graph of the expression."""
         fitted = fault(graph) or aligned(graph, self.expression)
-        if isinstance(fitted, ExpressionError | Misfit):
+        if isinstance(fitted, ExpressionError | Unsupported):
             return fitted
         found = orders(fitted, self.expression)
-        return found if isinstance(found, Misfit) else [(o, ordered(fitted, self.expression, o)) for o in found]
+        return found if isinstance(found, Unsupported) else [(o, ordered(fitted, self.expression, o)) for o in found]
 
     def _decided(self, graph: Graph, first: Tier) -> Verdict:
         tiers = [first]
@@ -276,10 +275,9 @@ class Verifier:
         if self.exact is None:
             return
         start = time.perf_counter()
-        try:
-            reports = self.exact(graph)
-        except NeptuneError as error:
-            yield Tier("exact", UNDECIDED, f"it is not compiled: {error.text.splitlines()[0]}")
+        reports = or_refusal(self.exact, graph)
+        if isinstance(reports, NeptuneError):
+            yield Tier("exact", UNDECIDED, f"it is not compiled: {reports.text.splitlines()[0]}")
             return
         each = (time.perf_counter() - start) / max(len(reports), 1)
         yield from (replace(_of_report(r), name=f"exact, {what}", seconds=each) for what, r in reports.items())
@@ -298,8 +296,8 @@ class Verifier:
             return graph, ""
         low = lowered_or_why(graph, self.program, self.safe)
         back = low if isinstance(low, NeptuneError) else graph_or_why(low.definitions)
-        made = aligned(back, self.expression) if isinstance(back, Graph) else Misfit(str(back))
-        if isinstance(made, Misfit):
+        made = aligned(back, self.expression) if isinstance(back, Graph) else Unsupported(str(back))
+        if isinstance(made, Unsupported):
             return graph, f"; it is not lowered: {made.why.splitlines()[0]}"
         return made, ", as it is lowered"
 
@@ -359,7 +357,7 @@ def _proof(graph: Graph, expression: Graph) -> Tier:
 
 def _domain(graph: Graph, expression: Graph) -> Tier:
     needs = lacks(graph, expression)
-    if isinstance(needs, Undecided):
+    if isinstance(needs, Unsupported):
         return Tier("domain", UNDECIDED, f"where it has a value is not decided: {needs}")
     if needs:
         return Tier("domain", REJECTED, f"it has no value where {needs[0]}, and the expression may have one there")

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from neptune.errors import NeptuneError
+from neptune.errors import NeptuneError, or_refusal
 from neptune.locks import Lock
 
 FAMILY = "family"
@@ -188,11 +188,11 @@ class Members(Generic[M]):
         return [self.member(k) for k in range(len(self.names))]
 
     def _made_now(self, k: int) -> M:
-        try:
-            return self._make(k)
-        except NeptuneError as error:
-            LOG.warning("variant %s is not used: %s", self.names[k], error)
-            return self._made[self.own]
+        made = or_refusal(self._make, k)
+        if not isinstance(made, NeptuneError):
+            return made
+        LOG.warning("variant %s is not used: %s", self.names[k], made)
+        return self._made[self.own]
 
 
 @dataclass(frozen=True)

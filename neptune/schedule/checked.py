@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
 from neptune.boundary import public
-from neptune.errors import NeptuneError, ScheduleError
+from neptune.errors import NeptuneError, ScheduleError, or_refusal
 from neptune.schedule.fuel import OutOfFuel
 from neptune.schedule.state import Loop
 
@@ -84,13 +84,10 @@ def attempt(call: Callable[Given, object], *args: Given.args, **options: Given.k
 
     What there is no fuel for goes on to whoever gave the fuel.
     """
-    try:
-        call(*args, **options)
-    except OutOfFuel:
-        raise
-    except NeptuneError as refusal:
-        return refusal
-    return None
+    refusal = or_refusal(call, *args, **options)
+    if isinstance(refusal, OutOfFuel):
+        raise refusal
+    return refusal if isinstance(refusal, NeptuneError) else None
 
 
 def is_primitive(method: object) -> bool:

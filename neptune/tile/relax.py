@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
 
-from neptune.errors import ScheduleError, TargetError
+from neptune.errors import ScheduleError, TargetError, or_refusal, unless_refused
 from neptune.ir.expr import Var
 from neptune.ir.expr import walk as walk_expr
 from neptune.ir.integers import known_size
@@ -46,17 +46,20 @@ def translate_relaxed(program: Program) -> TileProgram:
 def _relaxed(program: Program, k: int, nest: Stmt, taken: list[str]) -> tuple[Stmt, TileKernel]:
     """The kernel of a nest with as many tile axes as it can have, and the nest as it was translated."""
     while True:
-        try:
-            placed = localize_nest(program, k, arrange_nest(program, nest))
-            kernel = translate_kernel(program, placed, taken)
-            check_tile_sizes(program, kernel)
-            return placed, kernel
-        except (TargetError, ScheduleError):
-            axis = next(_axes(program, nest), None)
-            if axis is None:
-                break
-            nest = _as_loops(nest, axis)
-    return nest, translate_kernel(program, nest, taken, memory=True)
+        kernel = or_refusal(_placed, program, k, nest, taken)
+        if not isinstance(kernel, TargetError | ScheduleError):
+            return unless_refused(kernel)
+        axis = next(_axes(program, nest), None)
+        if axis is None:
+            return nest, translate_kernel(program, nest, taken, memory=True)
+        nest = _as_loops(nest, axis)
+
+
+def _placed(program: Program, k: int, nest: Stmt, taken: list[str]) -> tuple[Stmt, TileKernel]:
+    placed = localize_nest(program, k, arrange_nest(program, nest))
+    kernel = translate_kernel(program, placed, taken)
+    check_tile_sizes(program, kernel)
+    return placed, kernel
 
 
 def _axes(program: Program, nest: Stmt) -> Iterator[str]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
 from torch.fx import Node
 
+from neptune.errors import Unsupported
 from neptune.ir import expr as ir
 from neptune.ir.dtypes import DTYPES, holds, is_float, is_int
 from neptune.ir.expr import Cast, Const, Expr, Op, cast, op
@@ -23,19 +23,11 @@ SHORT = ("int8", "uint8", "int16", "uint16")
 """Integers that are computed in int32, and wrap around to their own width."""
 
 
-@dataclass(frozen=True)
-class NotAnExpression(Exception):
-    """A node that no rule takes. `wrong` says why, `hint` what to write."""
-
-    wrong: str
-    hint: str | None = None
-
-
 def name_of(dtype: torch.dtype) -> str:
-    """The name of a torch dtype here; NotAnExpression for one that expressions do not have."""
+    """The name of a torch dtype here; Unsupported for one that expressions do not have."""
     name = str(dtype).removeprefix("torch.")
     if name not in DTYPES:
-        raise NotAnExpression(f"values of {dtype} are none of an expression", "one of " + ", ".join(DTYPES))
+        raise Unsupported(f"values of {dtype} are none of an expression", hint="one of " + ", ".join(DTYPES))
     return name
 
 
@@ -66,7 +58,7 @@ def as_dtype(x: Any, dtype: str) -> Expr:
     if dtype == "bool":
         return Const(bool(x), "bool")
     if is_int(dtype) and not holds(dtype, (int(x), int(x))):
-        raise NotAnExpression(f"{x} is no number of {dtype}", "tensor[…].long(), which has room for it")
+        raise Unsupported(f"{x} is no number of {dtype}", hint="tensor[…].long(), which has room for it")
     return Const(float(x), dtype) if is_float(dtype) else Const(int(x), dtype)
 
 
@@ -108,12 +100,12 @@ def held(x: Any, dtype: torch.dtype) -> Any:
     if not isinstance(x, Number) or dtype == torch.bool:
         return x
     if not dtype.is_floating_point and not torch.iinfo(dtype).min <= x <= torch.iinfo(dtype).max:
-        raise NotAnExpression(f"the number {x} is none of {dtype}", "a tensor of a wider dtype")
+        raise Unsupported(f"the number {x} is none of {dtype}", hint="a tensor of a wider dtype")
     return torch.tensor(x, dtype=dtype, device="cpu").item()
 
 
 def bounded(e: Expr) -> Expr:
-    """An expression that can be written out; NotAnExpression where functions of functions repeat their arguments so
+    """An expression that can be written out; Unsupported where functions of functions repeat their arguments so
     often that it has more than `LONGEST` operators."""
     sizes: dict[int, int] = {}
 
@@ -123,7 +115,7 @@ def bounded(e: Expr) -> Expr:
         return sizes[id(x)]
 
     if size(e) > LONGEST:
-        raise NotAnExpression("functions of functions, written out, are too long", "fewer of them within each other")
+        raise Unsupported("functions of functions, written out, are too long", hint="fewer of them within each other")
     return e
 
 

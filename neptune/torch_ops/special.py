@@ -18,11 +18,12 @@ from typing import Any
 import numpy as np
 from numpy.polynomial import Polynomial, chebyshev
 
+from neptune.errors import Unsupported
 from neptune.frontend import functions as fn
 from neptune.ir import expr as ir
 from neptune.ir.expr import Const, Expr, select
 from neptune.torch_ops.functions import polynomial
-from neptune.torch_ops.scalars import NotAnExpression, as_dtype
+from neptune.torch_ops.scalars import as_dtype
 
 WIDE = "float64"
 _BERNOULLI = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6, -3617 / 510)
@@ -174,7 +175,7 @@ def _polygamma(dtype: str, n: Any, a: Any) -> Expr:
     if n < 2:
         return _trigamma(x) if n else UNARY["digamma"](x)
     if n > 20:
-        raise NotAnExpression("a polygamma function of an order beyond 20", "a lower order")
+        raise Unsupported("a polygamma function of an order beyond 20", hint="a lower order")
     return _wide(_higher)(x, n)
 
 

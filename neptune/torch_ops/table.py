@@ -14,13 +14,14 @@ from typing import Any
 
 import torch
 
+from neptune.errors import Unsupported
 from neptune.frontend import functions as fn
 from neptune.ir import expr as ir
 from neptune.ir.dtypes import DTYPES, is_float, is_int
 from neptune.ir.expr import Const, Expr, Op
 from neptune.ir.ops import LIBM, OPS
 from neptune.torch_ops import functions, special
-from neptune.torch_ops.scalars import NotAnExpression, Number, as_dtype, below_zero, held, name_of, nan_first, promoted
+from neptune.torch_ops.scalars import Number, as_dtype, below_zero, held, name_of, nan_first, promoted
 
 Rule = Callable[..., Expr]
 """(dtype, args…, named…) → the value of the node, in this dtype or a condition."""
@@ -169,7 +170,7 @@ def _whole_power(x: Expr, b: Any) -> Expr:
     """An integer to an integral power: by squaring, of as many bits as a power that fits can have."""
     if isinstance(b, Number):
         if b < 0:
-            raise NotAnExpression("an integer to a negative power", "a power of a float")
+            raise Unsupported("an integer to a negative power", hint="a power of a float")
         return _times(x, int(b)) if b else as_dtype(1, x.dtype)
     y = as_dtype(b, x.dtype)
     one, zero = as_dtype(1, x.dtype), as_dtype(0, x.dtype)

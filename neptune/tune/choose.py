@@ -8,7 +8,6 @@ import logging
 import pkgutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from itertools import islice
@@ -17,7 +16,7 @@ from typing import Any, TypeAlias
 
 from neptune import logs
 from neptune.choice import Choice
-from neptune.errors import FusionError, NeptuneError, ScheduleError
+from neptune.errors import FusionError, NeptuneError, ScheduleError, or_refusal, unless_refused
 from neptune.fusion.schedule import Schedule
 from neptune.ir.program import Program, stages
 from neptune.schedule.fuel import OutOfFuel
@@ -116,8 +115,9 @@ def brought(template: Template | Function, program: Program) -> Program:
 def apply(template: Template | Function, sch: Schedule, fuel: int | None) -> tuple[Decision, ...]:
     """Run a template, at most up to its fusion number `fuel`; what was not done is a Decision."""
     sch.fuel = fuel
-    with suppress(OutOfFuel):
-        template(sch)
+    refusal = or_refusal(template, sch)
+    if not isinstance(refusal, OutOfFuel):
+        unless_refused(refusal)
     if sch.spent is None:
         return ()
     return (Decision("fuel", sch.spent.asked, "not performed, nor anything behind it", sch.spent.wrong),)
@@ -356,10 +356,7 @@ def lowered_or_why(
     asked: Function | str, program: Program, fuel: int | None = None, *, strict: bool = True
 ) -> Scheduled | NeptuneError:
     """What `lowered` gives, or why the template does not apply: a template is code of anybody's, which raises."""
-    try:
-        return lowered(asked, program, fuel, strict=strict)
-    except NeptuneError as error:
-        return error
+    return or_refusal(lowered, asked, program, fuel, strict=strict)
 
 
 def _chosen(made: Scheduled, why: str, passed: list[Decision]) -> Scheduled:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from neptune.ir.evaluate.domains import Array, EvaluationError, some
+from neptune.ir.evaluate.domains import Array, Unevaluated, results_or_why, some
 from neptune.ir.evaluate.expressions import Evaluator
 from neptune.ir.evaluate.memory import Mask, Memory
 from neptune.ir.expr import Expr, Load, Op
@@ -36,10 +36,8 @@ class Ample(Evaluator):
 
     def known(self, exprs: Sequence[Expr], env: Mapping[str, Any], mask: Mask) -> list[Any] | None:
         """The values of expressions; None where one of them is not known without data."""
-        try:
-            return [self.run(e, env, mask) for e in exprs]
-        except EvaluationError:
-            return None
+        values = results_or_why(lambda: [self.run(e, env, mask) for e in exprs])
+        return None if isinstance(values, Unevaluated) else values
 
 
 class Conditions:

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from neptune.ir.evaluate.domains import Array, Elementwise, OutsideFragment, Value
+from neptune.errors import Unsupported
+from neptune.ir.evaluate.domains import Array, Elementwise, Value
 
 # Degrees saturate: a bound above one says nothing, and P is about 2^31.
 _MAX = 1 << 40
@@ -29,7 +30,7 @@ class Degree(NamedTuple):
 
 
 class Degrees(Elementwise):
-    """Evaluates a program to the degrees of its outputs; raises OutsideFragment for what has none."""
+    """Evaluates a program to the degrees of its outputs; raises Unsupported for what has none."""
 
     name = "degrees"
 
@@ -56,7 +57,7 @@ class Degrees(Elementwise):
         return self._full(np.shape(value), 0)
 
     def truncate(self, v: Value, dtype: str) -> Array:
-        raise OutsideFragment("a cast to integers is no rational function")
+        raise Unsupported("a cast to integers is no rational function")
 
     def cast(self, v: Value, dtype: str) -> Value:
         return v
@@ -67,7 +68,7 @@ class Degrees(Elementwise):
         if name == "neg":
             return args[0]
         if name not in ("add", "sub", "mul", "div"):
-            raise OutsideFragment(f"{name} is no rational function")
+            raise Unsupported(f"{name} is no rational function")
         a, b = args
         met = a.divisors + b.divisors
         if name == "mul":
@@ -79,7 +80,7 @@ class Degrees(Elementwise):
         return Degree(*(np.minimum(x, _MAX) for x in result))
 
     def compare(self, name: str, a: Value, b: Value) -> Array:
-        raise OutsideFragment("a comparison is no rational function")
+        raise Unsupported("a comparison is no rational function")
 
     def check(self, name: str, v: Value) -> None:
         """Poison has been looked for by the exact domains."""

@@ -17,8 +17,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from neptune.errors import Unsupported
 from neptune.ir.dtypes import is_float
-from neptune.ir.evaluate.domains import EvaluationError, Model, OutsideFragment, TooLarge, Unevaluated, Value
+from neptune.ir.evaluate.domains import EvaluationError, Model, TooLarge, Unevaluated, Value
 from neptune.ir.evaluate.memory import STATEMENT, Work
 from neptune.ir.evaluate.program import Runnable
 from neptune.ir.expr import Expr, walk
@@ -205,7 +206,7 @@ class Shared:
 def draws(check: Check, make_model: MakeModel) -> Iterator[list[Tried] | Unevaluated]:
     """All draws, each as what was tried at its sizes: plain inputs first.
 
-    They end with OutsideFragment where the model has no value for a result, TooLarge where no instance is small enough,
+    They end with Unsupported where the model has no value for a result, TooLarge where no instance is small enough,
     and EvaluationError where the original makes no sense on any.
     """
     pool = Pool(check)
@@ -322,7 +323,7 @@ def _again(
         if found is None or not found.compared:
             continue
         tried = _tried(check, found)
-        if isinstance(tried, OutsideFragment):  # the model has no value here: plain inputs have been compared
+        if isinstance(tried, Unsupported):  # the model has no value here: plain inputs have been compared
             continue
         compared += found.compared
         yield tried
@@ -340,17 +341,17 @@ def _repeated(check: Check, make_model: MakeModel, begun: Instance, repeat: int,
     return found
 
 
-def _tried(check: Check, found: Instance) -> Tried | OutsideFragment:
-    """The transformed program on an instance; OutsideFragment where the model has no value for its results."""
+def _tried(check: Check, found: Instance) -> Tried | Unsupported:
+    """The transformed program on an instance; Unsupported where the model has no value for its results."""
     got = evaluated(check.runnable[1], found.inputs, found.full, found.model, check.allowed(found.model))
-    return got if isinstance(got, OutsideFragment) else (found, got)
+    return got if isinstance(got, Unsupported) else (found, got)
 
 
 def tried_again(check: Check, model: Model, sizes: Sizes, seed: int, style: str) -> Iterator[Tried]:
     """Sizes of an earlier draw in another model, with inputs of a style, as far as the original makes sense there."""
     for found in _on(check, model, sizes, seed, style, 0):
         tried = _tried(check, found)
-        if not isinstance(tried, OutsideFragment):
+        if not isinstance(tried, Unsupported):
             yield tried
             return
 

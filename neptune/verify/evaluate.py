@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from neptune.ir.evaluate.domains import Domain, EvaluationError, OutsideFragment, Results, Unevaluated
+from neptune.ir.evaluate.domains import Domain, Results, Unevaluated, results_or_why
 from neptune.ir.evaluate.expressions import Evaluator
 from neptune.ir.evaluate.memory import Memory, Work
 from neptune.ir.evaluate.program import Runnable
@@ -50,7 +50,4 @@ def evaluated(
     budget: Work | None = None,
 ) -> Results | Unevaluated:
     """The outputs as `evaluate` gives them, or why there are none: a statement deep in the program finds that out."""
-    try:
-        return evaluate(program, inputs, sizes, domain, budget)
-    except (EvaluationError, OutsideFragment) as error:
-        return error.with_traceback(None)
+    return results_or_why(evaluate, program, inputs, sizes, domain, budget)

@@ -17,8 +17,9 @@ from typing import Any
 
 import numpy as np
 
+from neptune.errors import Unsupported
 from neptune.ir.dtypes import is_float
-from neptune.ir.evaluate.domains import EvaluationError, Model, OutsideFragment, Unevaluated, Value, every
+from neptune.ir.evaluate.domains import EvaluationError, Model, Unevaluated, Value, every
 from neptune.ir.evaluate.parallel import statement_exprs
 from neptune.ir.expr import OPS, Const, Expr, Op, walk
 from neptune.ir.program import Program, Update, updates
@@ -29,11 +30,12 @@ from neptune.tile.ir import Reduce, Scalar, stmt_exprs, walk_stmts
 from neptune.verify.degrees import Degrees, agreement
 from neptune.verify.draws import Check, Effort, Instance, MakeModel, Shared, draws, tried_again
 from neptune.verify.evaluate import evaluated
-from neptune.verify.field import OF_TWO, OPAQUE, FieldPair, P
+from neptune.verify.field import OF_TWO, OPAQUE, FieldPair
 from neptune.verify.instances import AnyProgram, MakeInputs, Sizes, draw_inputs, volume
 from neptune.verify.magnitudes import ELEMENTS, compare_magnitudes
 from neptune.verify.ranged import ByValue, Ranged, Side, jumps
 from neptune.verify.rationals import OrderedRationals
+from neptune.verify.residues import P
 from neptune.verify.shrink import edges_of, shrink
 
 MAGNITUDES = "dtypes of the program, at all magnitudes"
@@ -160,7 +162,7 @@ def _try(check: Check, make_model: MakeModel) -> ExactReport | EvaluationError:
     for found in draws(check, make_model):
         if isinstance(found, EvaluationError):
             return found
-        if isinstance(found, OutsideFragment):
+        if isinstance(found, Unsupported):
             return ExactReport(make_model(0).name, 0, (), (), "undecided", 0, None, "no draw", (str(found),))
         seeds.append(found[0][0].seed)
         tried.append(found[0][0].sizes)
@@ -348,22 +350,12 @@ def exact_report(
 
     `inputs(rng, sizes)` may give some inputs (integers that must satisfy conditions); `tunables` maps
     names to the values to draw from instead of 1, 2, 4; inputs in `finite` are never -inf. With `magnitudes` two
-    Programs are also compared as rounded to their dtypes, at all magnitudes that `ranges` allow. A mismatch is
-    reported; an EvaluationError is the answer only where the original itself cannot be run. Large constants are made
-    small where that is safe; a rejection is confirmed on the programs as they are. What checks of further programs
-    against the same original can use is kept in `shared`.
+    Programs are also compared as rounded to their dtypes, at all magnitudes that `ranges` allow. An EvaluationError is
+    the answer where the original itself cannot be run. Large constants are made small where that is safe; a rejection
+    is confirmed on the programs as they are. `shared` keeps what checks against the same original have in common.
     """
-    check = Check(
-        original,
-        transformed,
-        Effort(draws),
-        seed,
-        inputs,
-        tunables,
-        finite=finite,
-        ranges=tuple(ranges),
-        magnitudes=magnitudes,
-    )
+    check = Check(original, transformed, Effort(draws), seed, inputs, tunables, finite=finite, magnitudes=magnitudes)
+    check = replace(check, ranges=tuple(ranges))
     try:
         return _confirmed(check, shared)
     except EvaluationError as error:

@@ -30,21 +30,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from neptune.errors import Unsupported
 from neptune.ir.dtypes import DTYPES
 from neptune.ir.evaluate.domains import (
     Array,
     Elementwise,
     EvaluationError,
-    OutsideFragment,
     Value,
     flagged_output,
     some,
 )
 from neptune.ir.ops import LIBM
-
-# A safe prime pair: P = 2Q + 1. Products of two residues fit in int64.
-P = 2147483579
-Q = 1073741789
+from neptune.verify.residues import P, Powers, Q, mix, name_key, power, residue
 
 # Tags, in the order of max: infinities around extremes around ordinary values; then poison, worst last.
 INF = 5
@@ -63,35 +60,6 @@ class Pair(NamedTuple):
     q: Array
     tag: Array
     sign: Array
-
-
-def mix(x: Array, key: int) -> Array:
-    """A 64-bit hash, vectorised (the finaliser of splitmix64)."""
-    with np.errstate(over="ignore"):
-        z = np.asarray(x).astype(np.uint64) + np.uint64(key & 0xFFFFFFFFFFFFFFFF)
-        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return np.asarray(z ^ (z >> np.uint64(31)))
-
-
-def power(base: Array, exponent: int, modulus: int) -> Array:
-    """base^exponent mod modulus."""
-    if base.size <= 64:
-        flat = [pow(int(x), exponent, modulus) for x in base.ravel()]
-        return np.array(flat, np.int64).reshape(base.shape)
-    result = np.ones_like(base)
-    while exponent:
-        if exponent & 1:
-            result = result * base % modulus
-        base = base * base % modulus
-        exponent >>= 1
-    return result
-
-
-def residue(value: float, modulus: int) -> int:
-    """The exact rational of a float, in the field."""
-    x = Fraction(value)
-    return x.numerator * pow(x.denominator, -1, modulus) % modulus
 
 
 def _extreme_tag(value: float) -> int:
@@ -113,7 +81,7 @@ class FieldPair(Elementwise):
         self._key = int(self._rng.integers(1 << 62))
         # Squares have order Q (or 1): P = 2Q + 1.
         root = int(self._rng.integers(2, P - 1))
-        self._low, self._high = _tables(root * root % P)
+        self._turned = Powers(root * root % P, P)
         ln2_p, ln2_q = int(self._rng.integers(1, P)), int(self._rng.integers(1, Q))
         self._constants = {"ln2": (ln2_p, ln2_q), "log2e": (pow(ln2_p, -1, P), pow(ln2_q, -1, Q))}
         self._unary: dict[str, Callable[[Pair], Pair]] = {
@@ -153,7 +121,7 @@ class FieldPair(Elementwise):
         tag = 0 if np.isfinite(value) else NAN if np.isnan(value) else _extreme_tag(value)
         if tag:
             return _special(np.asarray(tag, np.int8))
-        p, q, sign = residue(value, P), residue(value, Q), int(np.sign(value))
+        p, q, sign = residue(Fraction(value), P), residue(Fraction(value), Q), int(np.sign(value))
         return Pair(*(np.asarray(x) for x in (p, q, np.int8(_extreme_tag(value)), np.int8(sign))))
 
     def lift(self, value: Any, dtype: str) -> Value:
@@ -187,7 +155,7 @@ class FieldPair(Elementwise):
             name, a, b = {"gt": "lt", "ge": "le"}[name], b, a
         worst = np.maximum(a.tag, b.tag)
         if some(worst == OUTSIDE):
-            raise OutsideFragment("a comparison needs an exponential of an exponential")
+            raise Unsupported("a comparison needs an exponential of an exponential")
         same = (a.tag == b.tag) & (a.p == b.p)
         less = _known(a, b, self._less(a, b)) & ~same
         result = {"lt": less, "le": less | same, "eq": same, "ne": ~same}[name]
@@ -208,7 +176,7 @@ class FieldPair(Elementwise):
     def check(self, name: str, v: Value) -> None:
         for tag, error, what in (
             (UNDEFINED, EvaluationError, "depends on uninitialised memory"),
-            (OUTSIDE, OutsideFragment, "is outside the fragment of the field pair"),
+            (OUTSIDE, Unsupported, "is outside the fragment of the field pair"),
         ):
             if some(bad := v.tag == tag):
                 raise error(flagged_output(name, bad, what))
@@ -295,8 +263,7 @@ class FieldPair(Elementwise):
     # --- functions ---------------------------------------------------------------------------------
 
     def _exp(self, a: Pair) -> Pair:
-        b = np.maximum(a.q, 0)
-        p = self._low[b & 0x7FFF] * self._high[b >> 15] % P
+        p = self._turned.of(np.maximum(a.q, 0))
         tag = np.where((a.q < 0) & (a.tag < INF), OUTSIDE, np.where(a.tag >= INF, a.tag, 0)).astype(np.int8)
         result = Pair(p, np.full(p.shape, -1), np.zeros_like(tag), np.ones_like(tag))
         if some(tag):
@@ -305,7 +272,7 @@ class FieldPair(Elementwise):
         return _where(bottom, self.const(0.0, ""), result) if some(bottom) else result
 
     def _opaque(self, name: str, a: Pair, sign: int = 0) -> Pair:
-        key = self._key ^ hash_name(name)
+        key = self._key ^ name_key(name)
         code = np.asarray(a.p) + np.where(np.abs(a.tag) == INF, a.tag * np.int64(P), 0)
         p = (mix(code, key) % np.uint64(P - 1)).astype(np.int64) + 1
         q = (mix(code, key ^ 0x5A5A) % np.uint64(Q)).astype(np.int64)
@@ -345,23 +312,6 @@ class FieldPair(Elementwise):
 
 
 _TYPES = (np.int64, np.int64, np.int8, np.int8)
-
-
-def hash_name(name: str) -> int:
-    """A fixed number for a function's name (Python's own hash of a string changes from run to run)."""
-    return int.from_bytes(name.encode()[:7].ljust(7, b"."), "little")
-
-
-def _tables(omega: int) -> tuple[Array, Array]:
-    """omega^k and omega^(k·2^15) for k < 2^15."""
-
-    def powers(base: int) -> Array:
-        table = np.ones(1, np.int64)
-        while table.size < 1 << 15:
-            table = np.concatenate([table, table * pow(base, table.size, P) % P])
-        return table
-
-    return powers(omega), powers(pow(omega, 1 << 15, P))
 
 
 def _where(pred: Array, a: Pair, b: Pair) -> Pair:

@@ -29,16 +29,17 @@ from typing import Any
 
 import numpy as np
 
+from neptune.errors import Unsupported
 from neptune.ir.evaluate.domains import (
     Array,
     Elementwise,
     EvaluationError,
-    OutsideFragment,
     Value,
     flagged_output,
 )
-from neptune.verify.field import EXTREMES, HUGE, OF_TWO, OPAQUE, hash_name
+from neptune.verify.field import EXTREMES, HUGE, OF_TWO, OPAQUE
 from neptune.verify.logarithms import LARGEST, SPAN, Logarithm, logarithm, rising
+from neptune.verify.residues import name_key
 
 BEYOND = 10**5
 _INF = math.inf
@@ -169,7 +170,7 @@ class OrderedRationals(Elementwise):
         self.seed = seed
         self.exact_constants = exact_constants
         self._rng = np.random.default_rng((seed, 0x0DD))
-        self._rises = {n: rising(seed, hash_name(n)) for n in ("tanh", "erf", "sqrt", "sigmoid")}
+        self._rises = {n: rising(seed, name_key(n)) for n in ("tanh", "erf", "sqrt", "sigmoid")}
         scalar: dict[str, tuple[Callable[..., Any], int]] = {
             "neg": (_neg, 1),
             "exp": (lambda x: _exp2(_mul(x, 2)), 1),
@@ -256,7 +257,7 @@ class OrderedRationals(Elementwise):
     def _decided(self, fn: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
         def decide(a: Any, b: Any) -> bool:
             if a is OUTSIDE or b is OUTSIDE:
-                raise OutsideFragment("a comparison needs an exponential of a fraction")
+                raise Unsupported("a comparison needs an exponential of a fraction")
             if a is UNDEFINED or b is UNDEFINED:  # whatever such a lane decides must not matter
                 return bool(self._rng.random() < 0.5)
             return bool(fn(a, b))
@@ -270,7 +271,7 @@ class OrderedRationals(Elementwise):
         undefined = np.asarray(_ufunc(lambda x: x is UNDEFINED, 1, 1)(v)).astype(bool)
         if undefined.any():
             raise EvaluationError(flagged_output(name, undefined, "depends on uninitialised memory"))
-        raise OutsideFragment(flagged_output(name, poisoned, "is outside the fragment of the ordered rationals"))
+        raise Unsupported(flagged_output(name, poisoned, "is outside the fragment of the ordered rationals"))
 
     def draw(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Value:
         return np.asarray(rng.integers(-3, 4, shape).astype(object), object)

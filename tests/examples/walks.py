@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from neptune.errors import Unsupported
 from neptune.hopper.ir import Levers
 from neptune.hopper.producer import pruned
-from neptune.hopper.refusal import Refusal
 from neptune.hopper.walk import walk
 from neptune.hopper.walked import Walked
 from neptune.ir.evaluate.expressions import Evaluator
@@ -46,8 +46,8 @@ def walked(tiles: TileProgram, levers: Levers | None = None, kernel: int = -1) -
     return walk(tiles, tiles.kernels[kernel], levers or Levers())
 
 
-def refused(tiles: TileProgram, levers: Levers | None = None, kernel: int = -1) -> Refusal:
-    with pytest.raises(Refusal) as caught:
+def refused(tiles: TileProgram, levers: Levers | None = None, kernel: int = -1) -> Unsupported:
+    with pytest.raises(Unsupported) as caught:
         walk(tiles, tiles.kernels[kernel], levers or Levers())
     return caught.value
 

@@ -10,9 +10,7 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-
-class Untraceable(Exception):
-    """The actions of a role cannot be told without numbers that the trace does not have."""
+from neptune.errors import Unsupported
 
 
 class Stub:
@@ -48,7 +46,7 @@ class Stub:
         return operator.index(value(self))
 
     def __iter__(self) -> Any:
-        raise Untraceable("a tile is taken apart")
+        raise Unsupported("a tile is taken apart")
 
 
 def touched(x: Any) -> None:
@@ -75,7 +73,7 @@ def value(x: Any) -> Any:
     if not isinstance(x, Stub):
         return x
     if x.make is None:
-        raise Untraceable("what a role does depends on the values of a tile")
+        raise Unsupported("what a role does depends on the values of a tile")
     made = x.make()
     x.make = lambda: made
     return made

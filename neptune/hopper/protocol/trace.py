@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from neptune.errors import Unsupported
 from neptune.hopper.emulate.launch import Dims, loaded
 from neptune.hopper.emulate.machine import role_names
 from neptune.hopper.emulate.memory import Buffer, Descriptor, SharedMemory, Slot
 from neptune.hopper.emulate.roles import ProtocolError
-from neptune.hopper.emulate.stub import Stub, Untraceable, touched
+from neptune.hopper.emulate.stub import Stub, touched
 from neptune.hopper.emulate.text import line, scope
 from neptune.hopper.protocol.actions import Action, Finding, Trace, number_cells
 from neptune.hopper.protocol.local import rules
@@ -82,7 +83,7 @@ class Recording:
         self, kind: str, *, barrier: int = -1, number: int = 0, bytes: int = 0, slots: tuple[Slot, ...] = ()
     ) -> None:
         if self._now is None:
-            raise Untraceable(f"line {line()}: {kind} outside of every role")
+            raise Unsupported(f"line {line()}: {kind} outside of every role")
         self._now.append(Action(kind, line(), barrier, number, bytes, slots))
 
     # Memory.
@@ -250,7 +251,7 @@ def traces(
     It may launch a kernel, as `lambda m: m["kernel"][grid](*args)`, or call the module's launch function. Tensors of
     floats may hold anything, and are not written. `most`: so many programs of a launch, evenly from first to last.
     `only`: launches of other functions do nothing.
-    Raises Untraceable where what a role does depends on floats.
+    Raises Unsupported where what a role does depends on floats.
     """
     made: list[Trace] = []
 

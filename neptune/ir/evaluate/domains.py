@@ -27,6 +27,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from neptune.errors import Answer, Given, Unsupported
 from neptune.ir.reducers import REDUCERS
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -38,18 +39,24 @@ class EvaluationError(LookupError):
     """The program does what no program may: reads out of bounds, or lets undefined memory reach a result."""
 
 
-class OutsideFragment(Exception):
-    """The domain has no meaning for an operation that reached a result; another domain must decide."""
-
-
-class TooLarge(OutsideFragment):
+class TooLarge(Unsupported):
     """An instance takes more work than a check may."""
 
 
-Unevaluated: TypeAlias = EvaluationError | OutsideFragment
+Unevaluated: TypeAlias = EvaluationError | Unsupported
 """Why an evaluation has no results, where that is an answer and no error: what `evaluated` gives in their place."""
 Results: TypeAlias = dict[str, Value]
 """The outputs of an evaluation, by name."""
+
+
+def results_or_why(
+    evaluation: Callable[Given, Answer], *args: Given.args, **options: Given.kwargs
+) -> Answer | Unevaluated:
+    """What an evaluation gives, or why there is nothing: a statement deep in the program finds that out."""
+    try:
+        return evaluation(*args, **options)
+    except (EvaluationError, Unsupported) as why:
+        return why.with_traceback(None)
 
 
 def every(found: Iterable[Results | Unevaluated]) -> list[Results] | Unevaluated:
@@ -104,7 +111,7 @@ class Domain(Protocol):
         """The exact (or accumulated in `dtype`) matrix product of (x, k) and (k, y)."""
 
     def check(self, name: str, v: Value) -> None:
-        """Raise EvaluationError or OutsideFragment where an output holds a poisoned element."""
+        """Raise EvaluationError or Unsupported where an output holds a poisoned element."""
 
 
 class Model(Domain, Protocol):

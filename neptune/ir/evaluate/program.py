@@ -84,7 +84,7 @@ def evaluate(
 
     `sizes` gives every scalar argument, symbolic size and tunable. Reads and writes out of bounds, and
     uninitialised memory that reaches an output, raise EvaluationError (in float64 such memory is NaN); an
-    output that an exact domain has no value for raises OutsideFragment, and so does, as TooLarge, what takes
+    output that an exact domain has no value for raises Unsupported, and so does, as TooLarge, what takes
     more work than `budget` (roughly; None: no limit).
     """
     runnable = runnable if isinstance(runnable, Runnable) else Runnable(runnable)

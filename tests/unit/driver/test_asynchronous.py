@@ -15,13 +15,12 @@ import neptune
 import neptune.driver.pipeline  # before a stub stands for the GPU that it asks for
 from bench import stub_driver
 from neptune.driver.forms import form_for
-from neptune.errors import NeptuneError, TargetError
+from neptune.errors import NeptuneError, TargetError, Unsupported
 from neptune.hopper import beside
 from neptune.hopper.acceptance import sizes
 from neptune.hopper.beside_worker import Session
 from neptune.hopper.derive import Derived, Draft, derived
 from neptune.hopper.emulate import load
-from neptune.hopper.refusal import Refusal
 from neptune.ops.attention import prefill_causal
 from neptune.ops.linear import gated_linear
 from neptune.ops.softmax import softmax
@@ -310,7 +309,7 @@ def test_the_first_form_is_seen_before_it_is_checked() -> None:
     found = derived(tiles, "", {}, differs, begin=begin)
     assert seen == [found.text.text, "checked"]
     refused = derived(tiles, "", {}, lambda _: "it differs", begin=begin)
-    assert isinstance(refused, Refusal) and "another function" in str(refused)
+    assert isinstance(refused, Unsupported) and "another function" in str(refused)
 
 
 def _held(form: Derived) -> tuple[int | str, ...]:

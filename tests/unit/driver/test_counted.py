@@ -16,8 +16,8 @@ from neptune.driver import passes, pipeline
 from neptune.driver.counted import Forms
 from neptune.driver.forms import DECIDES, in_vain
 from neptune.driver.known import Formed
-from neptune.errors import TargetError
-from neptune.forms import Misfit, forms_of
+from neptune.errors import TargetError, Unsupported
+from neptune.forms import forms_of
 from neptune.hopper.acceptance import on_trial, split_of
 from neptune.ir.forms import cheaper
 from neptune.kernel import Kernel
@@ -117,7 +117,7 @@ def test_explain_says_both(by_form: None) -> None:
 
 
 def test_a_form_that_is_refused_is_not_counted_again(by_form: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(passes, "made_of", lambda *_: Misfit("nothing fits"))
+    monkeypatch.setattr(passes, "made_of", lambda *_: Unsupported("nothing fits"))
     kernel = compiled()
     assert kernel.build.template == compiled(None).build.template
     reasons = [d["reason"] for d in said(kernel) if d["verdict"] == "not taken" and d["subject"] == FAST]

@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
 from neptune.codegen.triton import generate
-from neptune.forms import Inspected, Made, Misfit, Source, Time, Wanted
+from neptune.errors import Unsupported
+from neptune.forms import Inspected, Made, Source, Time, Wanted
 from neptune.runtime.addressing import Tensors
 from neptune.runtime.executable import Executable
 from neptune.runtime.parts import Parts
@@ -99,14 +100,14 @@ class Stub:
     reason: str = "a stub runs in the interpreter"
     levers: Mapping[str, tuple[Any, ...]] = field(default_factory=lambda: {"speed": (1, 2)})
 
-    def fits(self, of: Source, choice: Wanted) -> Misfit | None:
+    def fits(self, of: Source, choice: Wanted) -> Unsupported | None:
         if len(of.tiles.kernels) > 1 or not list(dots(of.tiles.kernels[0])):
-            return Misfit("a stub is one kernel with a product", ("matmul",))
-        return Misfit("tiles are faster") if choice.ahead and self.factor > 1 else None
+            return Unsupported("a stub is one kernel with a product", legal=["matmul"])
+        return Unsupported("tiles are faster") if choice.ahead and self.factor > 1 else None
 
-    def lower(self, of: Source, choice: Wanted) -> Made | Misfit:
+    def lower(self, of: Source, choice: Wanted) -> Made | Unsupported:
         if (wrong := of.differs(of.tiles)) is not None:
-            return Misfit(wrong)
+            return Unsupported(wrong)
         levers = {"speed": 1, **choice.levers}
         text = generate(of.tiles, defaults(of.tiles), header=MARK)
         return Made(StubData(text, self.targets[0], levers), {"levers": levers}, levers, {})

@@ -10,9 +10,9 @@ import pytest
 import sympy
 import torch
 
+from neptune.errors import Unsupported
 from neptune.graph.imports import Import
 from neptune.graph.sizes import Sizes, divided, same
-from neptune.graph.unknown import Unknown
 from neptune.graph.values import AxisOf, Value, alike, view
 from neptune.ir.expr import Const, Expr
 from neptune.ir.integers import evaluate_size
@@ -63,7 +63,7 @@ def test_a_view_that_merges_and_splits_again_is_no_arithmetic() -> None:
 
 
 def test_a_view_across_dimensions_is_refused() -> None:
-    with pytest.raises(Unknown, match="cuts a dimension of 4 into 3"):
+    with pytest.raises(Unsupported, match="cuts a dimension of 4 into 3"):
         view(counted((4, 6)), (3, 8), Sizes())
 
 
@@ -91,5 +91,5 @@ def test_numbers_take_the_dtype_beside_them() -> None:
     made = Import()
     one: Any = made.value(2, like=torch.float16)
     assert one.at(()).dtype == "float32" and made.value(2).dtype == torch.int64
-    with pytest.raises(Unknown, match="argument"):
+    with pytest.raises(Unsupported, match="argument"):
         made.value("x")

@@ -8,13 +8,12 @@ from functools import cache
 import pytest
 
 from bench.gluon_mutants import mutants
-from neptune.errors import InternalError
+from neptune.errors import InternalError, Unsupported
 from neptune.hopper.check import Report, Trial, check
 from neptune.hopper.derive import form_of
 from neptune.hopper.gluon import generate
 from neptune.hopper.ir import AsyncKernel, Levers
 from neptune.hopper.protocol import Finding
-from neptune.hopper.refusal import Refusal
 from neptune.hopper.roles import roles
 from neptune.hopper.trials import call, sizes, swept, trials
 from neptune.hopper.windows import in_a_row
@@ -72,7 +71,7 @@ def test_a_kernel_whose_actions_are_not_known_has_no_such_form(monkeypatch: pyte
     unread = Report(0, 0, 0.0, (Finding("not read", "text", 0, "depends on a tile"),))
     monkeypatch.setattr("neptune.hopper.derive.check", lambda *_: unread)
     refused = form_of(tiles, {tiles.kernels[-1].name: levers})
-    assert isinstance(refused, Refusal) and "not known before they run: depends on a tile" in str(refused)
+    assert isinstance(refused, Unsupported) and "not known before they run: depends on a tile" in str(refused)
     wrong = Report(1, 1, 0.0, (Finding("deadlock", "producer", 7, "waits"),))
     monkeypatch.setattr("neptune.hopper.derive.check", lambda *_: wrong)
     with pytest.raises(InternalError, match=r"do not keep in step(.|\n)*deadlock: producer, line 7: waits"):

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from bench.masks import Case, cases
+from neptune.errors import Unsupported
 from neptune.frontend.builder import placeholder, var
 from neptune.hopper.check import check
 from neptune.hopper.compile import compile_gluon
@@ -19,7 +20,6 @@ from neptune.hopper.gluon import generate
 from neptune.hopper.ir import AsyncKernel, Levers, walk_async
 from neptune.hopper.memory import forms
 from neptune.hopper.parser import parse_async
-from neptune.hopper.refusal import Refusal
 from neptune.hopper.roles import roles
 from neptune.hopper.trials import trials
 from neptune.hopper.verify import verify_async
@@ -70,7 +70,7 @@ def of_data(names: tuple[str, ...]) -> list[Any]:
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_keys_that_no_row_may_see_are_refused(name: str) -> None:
-    with pytest.raises(Refusal, match=REFUSED[name].removeprefix("v ")):
+    with pytest.raises(Unsupported, match=REFUSED[name].removeprefix("v ")):
         walked(tiles_of(cases()[name].mask), TWO)
 
 

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from neptune.errors import Unsupported
 from neptune.hopper.derive import derived
 from neptune.hopper.ir import Levers
 from neptune.hopper.memory import Counts, forms, wrong_with
 from neptune.hopper.predict import Predictor, fastest
-from neptune.hopper.refusal import Refusal
 from neptune.hopper.roles import roles
 from neptune.tile.parser import parse_tiles
 from neptune.tune.machine import DEFAULT
@@ -143,6 +143,6 @@ def test_forms_differ_and_are_derived_as_counted() -> None:
 )
 def test_what_does_not_fit_says_what_does(levers: Levers, what: str, legal: str) -> None:
     _, tiles = tiles_of("prefill_causal", "flash_attention", depth=128, heads=2)
-    with pytest.raises(Refusal, match=what) as caught:
+    with pytest.raises(Unsupported, match=what) as caught:
         roles(walked(tiles), tiles, levers)
     assert legal in caught.value.legal and len(caught.value.legal) <= 4

@@ -11,11 +11,11 @@ from functools import cache
 import pytest
 import torch
 
+from neptune.errors import Unsupported
 from neptune.hopper.check import check
 from neptune.hopper.derive import Derived, derived, form_of, with_walk
 from neptune.hopper.emulate import load
 from neptune.hopper.ir import Levers
-from neptune.hopper.refusal import Refusal
 from neptune.hopper.trials import trials
 from neptune.hopper.walk import walk
 from neptune.ops.shipped import OPERATORS
@@ -154,14 +154,14 @@ def test_what_breaks_alone_stays_on_tiles() -> None:
 def test_a_kernel_is_named_once() -> None:
     """Queries that are turned where they are read, five tiles of 64 rows and 128 columns, leave no room for a form."""
     refused = derived(tiles_of("rope_attention", "flash_attention")[1], "", {}, lambda _: None)
-    assert isinstance(refused, Refusal)
+    assert isinstance(refused, Unsupported)
     assert "no product of matrices; attention_o_kernel: no tile sizes" in str(refused)
     assert str(refused).count("attention_o_kernel") == 1
 
 
 def test_where_none_has_the_form_each_says_why() -> None:
     refused = derived(tiles("rms_linear"), "", {}, lambda _: None)
-    assert isinstance(refused, Refusal)
+    assert isinstance(refused, Unsupported)
     assert re.search(r"none of its 2 kernels has it: .*r_kernel: it has no pr.*y_kernel: .*float32", str(refused))
 
 
@@ -194,5 +194,5 @@ def test_a_wrong_walk_is_refused_with_its_kernel() -> None:
         return None if report.verdict == "accepted" else "it does not write y"
 
     refused = with_walk(program, wrong, differs)
-    assert isinstance(refused, Refusal) and "another order of its tiles is another function" in str(refused)
+    assert isinstance(refused, Unsupported) and "another order of its tiles is another function" in str(refused)
     assert refused.where == "lora_linear_y_kernel"

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
+from neptune.errors import Unsupported
 from neptune.frontend.builder import placeholder, var
 from neptune.hopper.pieces import Group, Run, direction, runs
-from neptune.hopper.refusal import Refusal
 from neptune.hopper.same import same_but_for_masks
 from neptune.ir.expr import Const, Expr, Var, maximum, minimum
 from neptune.ops.masks import segments
@@ -183,5 +183,5 @@ def test_operands_have_names() -> None:
 
 
 def test_a_refusal_says_where_and_what_fits() -> None:
-    found = Refusal("it multiplies float32", "s", "16 bits")
+    found = Unsupported("it multiplies float32", "s", "16 bits")
     assert str(found).startswith("s: it multiplies float32") and "16 bits" in found.legal

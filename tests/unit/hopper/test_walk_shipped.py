@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from neptune.errors import Unsupported
 from neptune.hopper.ir import Levers
-from neptune.hopper.refusal import Refusal
 from neptune.hopper.walk import walk
 from neptune.ops.shipped import OPERATORS
 from neptune.tile.ir import TileKernel, TileProgram
@@ -73,7 +73,7 @@ def said(tiles: TileProgram, kernel: TileKernel) -> str:
     """The form of a kernel, or why it has none."""
     try:
         found = walk(tiles, kernel, Levers())
-    except Refusal as refusal:
+    except Unsupported as refusal:
         assert refusal.legal, "nothing to go by"
         return refusal.why
     return f"late: {', '.join(found.late)}" if found.late else PLAIN

@@ -9,7 +9,8 @@ from neptune.ir.evaluate.domains import EvaluationError
 from neptune.ir.expr import Const, Expr, Load, Var, binary, cast, op
 from neptune.mirage.constants import SMALL, Constants, rational
 from neptune.mirage.evaluate import Reals
-from neptune.mirage.fields import P, Q, RootField
+from neptune.mirage.fields import RootField
+from neptune.verify.residues import P, Q
 
 K = cast(Var("k"), "float32")
 FIELD, REALS = RootField(3), Reals(3)

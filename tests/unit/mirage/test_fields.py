@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import sympy
 
-from neptune.mirage.fields import BAD, NONE, P, Pair, Q, RootField, inverse, power, reduced, root
+from neptune.mirage.fields import NONE, Pair, RootField
+from neptune.verify.residues import BAD, P, Q, inverse, power, reduced, root
 
 F = RootField(draws=64, seed=3)
 A, B, C = (F.draw(np.random.default_rng(k), (6,)) for k in range(3))

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 
+from neptune.errors import Unsupported
 from neptune.ir.evaluate import loops
-from neptune.ir.evaluate.domains import EvaluationError, OutsideFragment
+from neptune.ir.evaluate.domains import EvaluationError
 from neptune.ir.evaluate.floats import Rounded
 from neptune.ir.evaluate.memory import joint_shape, spread
 from neptune.ir.evaluate.parallel import classify
@@ -234,7 +235,7 @@ def test_lockstep_is_one_iteration_at_a_time(p: Program) -> None:
     try:
         model, one = field_run(p, True, patch)
         _, other = field_run(p, False, patch)
-    except OutsideFragment:
+    except Unsupported:
         assume(False)
     if isinstance(one, type) or isinstance(other, type):
         assert one is other

@@ -100,7 +100,7 @@ def test_programs_without_an_order_get_a_bound() -> None:
     two = f"program mean\n{body}  for i in [0, n):\n    y: y[] += x[i] init 0.0\n  z: y[] = y[] * 0.3 / w[0]\n"
     report = check(one, two)
     assert report.accepted
-    assert "probability at most" in report.bound and "/2147483579" in report.bound
+    assert "probability at most" in report.bound and "/2147471759" in report.bound
     wrong = check(one, two.replace("0.3", "0.30000001"))
     assert wrong.verdict == "rejected" and "no bound" in wrong.bound
 
