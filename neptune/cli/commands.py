@@ -18,11 +18,11 @@ from rich.table import Table
 
 from neptune import forms
 from neptune.cli.cache import cache_group
-from neptune.cli.codes import explain_error_command
 from neptune.cli.inputs import checked_target, expression, named_numbers, named_values, template
 from neptune.cli.outputs import DONE, REFUSED, UsersMistake, guarded, say, say_error, show, table
 from neptune.cli.search import search_command
 from neptune.cli.tune import autotune_command
+from neptune.codes import BY_CODE, Kind
 from neptune.errors import NeptunePerformanceWarning
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -264,7 +264,6 @@ app.add_command(autotune_command)
 app.add_command(autotune_command, "tune")
 app.add_command(search_command)
 app.add_command(cache_group)
-app.add_command(explain_error_command)
 
 
 @app.command("calibrate", short_help="Measure the GPU at hand for the cost model.")
@@ -324,6 +323,24 @@ def _kernel(
             form=form,
             levers=named_values(levers, "--lever") or None,
         )
+
+
+@app.command("explain-error")
+@click.argument("code")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def explain_error_command(code: str, as_json: bool) -> None:
+    """Say what the CODE of an error stands for, and what helps.
+
+    \b
+    Example:
+        neptune explain-error NPT-C005
+    """
+    kind = BY_CODE.get(code.upper())
+    if kind is None:
+        raise click.BadParameter(f"there is no code {code!r}; an error's last line has one, say {next(iter(BY_CODE))}")
+    found: Kind = kind
+    said = {"code": found.code, "kind": found.title, "cure": found.cure}
+    say(said, as_json, lambda: click.echo(f"{found.code}: {found.title}\n  what helps: {found.cure}"))
 
 
 def _tell(kernel: Any) -> None:

@@ -33,6 +33,7 @@ from neptune.schedule.template import Rewriting
 from neptune.tile.arrange import arrange, started
 from neptune.tile.ir import TileProgram
 from neptune.tile.localize import localize
+from neptune.tile.narrowed import same_but_widths
 from neptune.tile.passes.addresses import addressed
 from neptune.tile.pipeline import lowering
 from neptune.tile.verify import verify_tiles
@@ -118,9 +119,8 @@ def _as_named(p: Prepared, trail: list[Snapshot]) -> Scheduled:
 
 def _counted(p: Prepared) -> Forms | None:
     """The forms that count where templates are compared, if some do."""
-    if not p.counting or not p.others:
-        return None
-    return Forms(p.others, p.wishes, p.asked.levers, p.machine, p.asked.formed)
+    counting = p.counting and p.others
+    return Forms(p.others, p.wishes, p.asked.levers, p.machine, p.asked.formed) if counting else None
 
 
 def _well_scheduled(a: Attempt) -> Attempt:
@@ -202,8 +202,10 @@ def _verify_tiles(w: Lowered) -> Lowered:
 
 
 def _check_tiles(w: Lowered) -> Lowered | Differs:
-    wide = w if w.wider is None else _checked(w, "tile program in 64 bits", w.wider[1])
-    return wide if isinstance(wide, Differs) else _checked(wide, "tile program", w.tiles)
+    checked = _checked(w, "tile program", w.tiles)
+    if isinstance(checked, Differs) or w.wider is None or same_but_widths(w.tiles, w.wider[1]):
+        return checked
+    return _checked(checked, "tile program in 64 bits", w.wider[1])
 
 
 def _address(w: Lowered) -> Lowered:
@@ -278,16 +280,14 @@ def _with_form(w: Lowered, form: Form, asked: Wanted) -> Lowered | Unsupported:
 
 
 def _as_recorded(w: Lowered, told: Formed, asked: Wanted) -> Lowered | Unsupported | None:
-    """With the form that records put first; None or Unsupported where there is none with these levers, which may be
-    anybody's."""
+    """With the form that records, which anybody may write, put first; None or Unsupported where there is none."""
     form = next((f for f in w.of.others if f.name == told.choice.form), None)
     if form is None:
         return None
     params = {**told.choice.params, **w.of.wishes.params}
     made = _with_form(w, form, replace(asked, levers=told.choice.levers, params=params, ahead=False))
-    if isinstance(made, Unsupported):
-        return made
-    return _noted(made, Decision("form", w.of.loops.name, form.name, f"records: {told}"))
+    why = Decision("form", w.of.loops.name, form.name, f"records: {told}")
+    return made if isinstance(made, Unsupported) else _noted(made, why)
 
 
 def _wanted(w: Lowered) -> Wanted:
@@ -349,7 +349,7 @@ def _check(stage: Fused, made: Program | TileProgram) -> ExactReport | None:
         magnitudes=True,
         shared=stage.shared,
     )
-    # No small instance could be drawn on which the expression itself makes sense (indices within bounds).
+    # Otherwise no small instance could be drawn on which the expression itself makes sense.
     return unchecked(str(report)) if isinstance(report, EvaluationError) else report
 
 
