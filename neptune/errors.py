@@ -91,6 +91,15 @@ def or_refusal(call: Callable[Given, Answer], *args: Given.args, **options: Give
         return refusal
 
 
+def refused_by(call: Callable[Given, object], *args: Given.args, **options: Given.kwargs) -> NeptuneError | None:
+    """Why a call refuses; None where it does not, whatever it returns."""
+
+    def called() -> None:
+        call(*args, **options)
+
+    return or_refusal(called)
+
+
 class Unsupported(Exception):
     """What a part of Neptune does not handle, which is no error yet: others may, or the other form runs.
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
 from neptune.boundary import public
-from neptune.errors import NeptuneError, ScheduleError, or_refusal
+from neptune.errors import NeptuneError, ScheduleError, refused_by
 from neptune.schedule.fuel import OutOfFuel
 from neptune.schedule.state import Loop
 
@@ -84,10 +84,10 @@ def attempt(call: Callable[Given, object], *args: Given.args, **options: Given.k
 
     What there is no fuel for goes on to whoever gave the fuel.
     """
-    refusal = or_refusal(call, *args, **options)
+    refusal = refused_by(call, *args, **options)
     if isinstance(refusal, OutOfFuel):
         raise refusal
-    return refusal if isinstance(refusal, NeptuneError) else None
+    return refusal
 
 
 def is_primitive(method: object) -> bool:

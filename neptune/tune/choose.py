@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 from neptune import logs
 from neptune.choice import Choice
-from neptune.errors import FusionError, NeptuneError, ScheduleError, or_refusal, unless_refused
+from neptune.errors import FusionError, NeptuneError, ScheduleError, or_refusal, refused_by
 from neptune.fusion.schedule import Schedule
 from neptune.ir.program import Program, stages
 from neptune.schedule.fuel import OutOfFuel
@@ -115,9 +115,9 @@ def brought(template: Template | Function, program: Program) -> Program:
 def apply(template: Template | Function, sch: Schedule, fuel: int | None) -> tuple[Decision, ...]:
     """Run a template, at most up to its fusion number `fuel`; what was not done is a Decision."""
     sch.fuel = fuel
-    refusal = or_refusal(template, sch)
-    if not isinstance(refusal, OutOfFuel):
-        unless_refused(refusal)
+    refusal = refused_by(template, sch)
+    if refusal is not None and not isinstance(refusal, OutOfFuel):
+        raise refusal
     if sch.spent is None:
         return ()
     return (Decision("fuel", sch.spent.asked, "not performed, nor anything behind it", sch.spent.wrong),)

@@ -9,6 +9,7 @@ import pytest
 import neptune
 from neptune.errors import ScheduleError
 from neptune.fusion.schedule import Schedule
+from neptune.schedule.checked import attempt
 from neptune.schedule.template import Template, template
 from neptune.tune.choose import shipped_templates
 from tests.examples.kernel_examples import rows_program
@@ -76,3 +77,18 @@ async def _waits(sch: Any) -> None: ...
 def test_functions_that_would_not_run_are_refused(wrong: Any) -> None:
     with pytest.raises(ScheduleError):
         neptune.compile(rows_program(), wrong, target="llvm")
+
+
+def test_what_a_template_returns_says_nothing() -> None:
+    refused: list[object] = []
+
+    def tiled(sch: Schedule) -> object:
+        """Rows, and a fusion that is tried where it is not legal."""
+        i0, *_ = sch.tile(sch.loops("t"), [16, 8])
+        sch.fuse_at("y", i0)
+        refused.append(attempt(sch.fuse_at, "y", i0))
+        return refused[-1]
+
+    assert isinstance(neptune.compile(rows_program(), tiled, target="cuda:90"), neptune.Kernel)
+    assert isinstance(refused[0], ScheduleError)
+    assert attempt(lambda: ScheduleError("a", "b")) is None
