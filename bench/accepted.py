@@ -1,6 +1,6 @@
 """Which operators get an asynchronous form, and what the verdict on its machine code is. No GPU is needed.
 
-    python -m bench.accepted [NAME …] [--shipped] [--time] [--json FILE]
+    python -m bench.accepted [NAME …] [--shipped] [--json FILE]
 
 Options that matter to the form, or with `--shipped` every shipped operator by default. Each is compiled for sm_90 with
 the first levers that fit. Without a GPU no verdict is whole, as numbers are compared there: `faults` are the others. A
@@ -13,14 +13,12 @@ import argparse
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import neptune
-from bench.accepted_time import added, nothing_kept, said
 from bench.masks import cases
 from bench.record import as_json
 from neptune.errors import NeptunePerformanceWarning, TargetError
@@ -140,7 +138,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(OPTIONS))
     parser.add_argument("--shipped", action="store_true")
-    parser.add_argument("--time", action="store_true", help="what the form adds to a first compilation, step by step")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(argv)
     known = SHIPPED if options.shipped else OPTIONS
@@ -148,10 +145,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     if unknown:
         parser.error(f"no operator {unknown[0]!r}: {', '.join(known)}")
     rows = {}
-    with nothing_kept() if options.time else nullcontext():
-        for name in options.names or known:
-            row = rows[name] = added(*known[name]) if options.time else verdict_of(known[name])
-            print(f"{name:22} {said(row) if options.time else _said(row)}", flush=True)
+    for name in options.names or known:
+        row = rows[name] = verdict_of(known[name])
+        print(f"{name:22} {_said(row)}", flush=True)
     if options.json:
         options.json.write_text(as_json(rows))
 

@@ -34,7 +34,7 @@ os.environ["NEPTUNE_STRICT"] = "1"
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 LONG = (
     "fuzz/test_fuzz.py",
-    "unit/bench/test_bench_compile.py",
+    "unit/bench/test_latency.py",
     "unit/bench/test_chains.py",
     "unit/bench/test_mutants.py",
     "unit/bench/test_variety.py",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from neptune.frontend.builder import build, compute, placeholder, reduce_axis, rsqrt, sum, var
+from neptune.frontend.builder import build, compute, exp, log, max, placeholder, reduce_axis, rsqrt, sum, var
 from neptune.ir.expr import Expr
 from neptune.ir.program import Program
 
@@ -81,3 +81,24 @@ def through_a_map(*, kept: bool) -> Program:
     z = compute((M, K), lambda i, k: wide(x[i, k]) * r[i], "z")
     y = compute((M, N), lambda i, j: sum(z[i, q] * wide(w[q, j]), axis=q), "y")
     return build([y, z] if kept else y, inputs=[x, w, r], name="through_a_map")
+
+
+def gathered_loss(depth: int, classes: int | None = None) -> Program:
+    """loss[i] = log Σ over v of exp(x[i] · w[v]) - x[i] · w[t[i]]: the score of the class is gathered, not masked out.
+
+    x: [r, depth], w: [v, depth] of float16, t: [r] of int32, loss: [r]; v symbolic, or `classes`.
+    """
+    r, v = var("r"), var("v") if classes is None else classes
+    x, w = placeholder((r, depth), "float16", "x"), placeholder((v, depth), "float16", "w")
+    t, d, e = placeholder((r,), "int32", "t"), reduce_axis((0, depth), "d"), reduce_axis((0, depth), "e")
+
+    def score(i: Expr, j: Expr, k: Expr) -> Expr:
+        return wide(x[i, k]) * wide(w[j, k])
+
+    s = compute((r, v), lambda i, j: sum(score(i, j, d), axis=d), "s")
+    a, b = reduce_axis((0, v), "a"), reduce_axis((0, v), "b")
+    top = compute((r,), lambda i: max(s[i, a], axis=a), "top")
+    total = compute((r,), lambda i: sum(exp(s[i, b] - top[i]), axis=b), "total")
+    hit = compute((r,), lambda i: sum(score(i, t[i], e), axis=e), "hit")
+    loss = compute((r,), lambda i: top[i] + log(total[i]) - hit[i], "loss")
+    return build(loss, inputs=[x, w, t], name="gathered_loss")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -22,11 +21,3 @@ def test_an_operator_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> No
     with pytest.raises(SystemExit):
         main(["softmax"])
     assert "no operator 'softmax'" in capsys.readouterr().err
-
-
-def test_what_the_form_adds_is_told_step_by_step(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    main(["matmul", "--time", "--json", str(tmp_path / "rows.json")])
-    said = capsys.readouterr().out
-    assert "s added: walk 0." in said and "protocol 0." in said
-    steps = json.loads((tmp_path / "rows.json").read_text())["matmul"]["steps"]
-    assert all(seconds > 0 for seconds in steps.values()), "each step is made"

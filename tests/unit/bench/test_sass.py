@@ -8,6 +8,12 @@ from pathlib import Path
 import pytest
 
 from bench import sass
+from neptune.codegen.compile import launch_types
+from neptune.codegen.triton import generate
+from neptune.fusion.schedule import Schedule
+from neptune.ops.attention import prefill_causal
+from neptune.templates.flash_attention import flash_attention
+from neptune.tile.pipeline import lower
 from tests.examples.listings import listing
 
 Measure = Callable[..., list[sass.LoopStats]]
@@ -148,6 +154,37 @@ def test_a_loop_of_products(kernels: Path) -> None:
     assert loop.hgmma == 4  # 64 deep, 16 at a time
     assert loop.ldgsts > 0 and loop.utmaldg == 0 and loop.ex2 == 0
     assert report.shared_bytes >= 2 * 2 * 64 * 64 * 2
+
+
+BY_HAND = {"clean": 308, "masked": 434}
+"""Instructions of an iteration of a FlashAttention written by hand in Triton, of the loop over tiles that need no mask
+and of the one over others: depth 64, causal, with log-sum-exp, tiles of 128 × 64."""
+
+
+@pytest.mark.slow
+def test_generated_attention_needs_no_more_than_one_written_by_hand(tmp_path: Path) -> None:
+    schedule = Schedule(prefill_causal(depth=64, lse=True))
+    flash_attention(schedule)
+    program = lower(schedule.program)
+    path = tmp_path / "generated.py"
+    path.write_text(generate(program, loads="descriptor"))
+    tile = {"BLOCK_M": 128, "BLOCK_N": 64, "num_warps": 8, "num_stages": 3}
+    (kernel,) = launch_types(program, tile, loads="descriptor")
+    report = sass.compile_kernel(
+        sass.Request(
+            f"{path}:{kernel.function}",
+            kernel.types,
+            kernel.constants,
+            divisible=kernel.aligned,
+            num_warps=tile["num_warps"],
+            num_stages=tile["num_stages"],
+        )
+    )
+    assert (report.spill_bytes, report.warnings) == (0, ())
+    clean = sass.clean_loop(report.loops)
+    (masked,) = (loop for loop in report.loops if loop.hgmma and loop is not clean)
+    assert clean is not None and clean.instructions <= 1.02 * BY_HAND["clean"]
+    assert masked.instructions <= 1.02 * BY_HAND["masked"]
 
 
 def test_a_failure_is_one_line(kernels: Path) -> None:

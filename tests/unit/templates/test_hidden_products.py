@@ -8,7 +8,6 @@ import pytest
 import torch
 
 import neptune
-from bench.findings import gathered_loss
 from neptune.codegen.llvm import compile_llvm
 from neptune.fusion.schedule import Schedule
 from neptune.fusion.uncover import uncover, uncovered
@@ -20,6 +19,7 @@ from neptune.tile.registers import dots
 from neptune.verify.numerics import allowance, rel_error
 from tests.examples.hidden_products import (
     EPS,
+    gathered_loss,
     rms_linear,
     scaled_product,
     through_a_map,
