@@ -24,6 +24,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
 
 import neptune
@@ -33,12 +34,12 @@ from bench.chain_attention import ATTENTION, OPERATOR_CHAINS
 from bench.chain_errors import COLS, FAMILIES, ROWS, Sample, kind, samples, unfused
 from bench.chain_programs import ROW_CHAINS, Chain
 from bench.chain_tables import page, tables
-from bench.numerics import TARGETS, present_targets
 from neptune.errors import NeptuneError
 from neptune.tune.choose import lowered, named
 from neptune.tune.defaults import fits
 from neptune.tune.facts import read_facts
 
+TARGETS = ("llvm", "interpret", "cuda")
 CHAINS = (*ROW_CHAINS, *ATTENTION, *OPERATOR_CHAINS)
 DEPTH, TILE, PARTS = 16, 16, 3
 """Of the kernels that errors are measured of."""
@@ -181,6 +182,13 @@ def resources(kernel: neptune.Kernel, target: str) -> Any:
         return [asdict(r) for r in kernel.resources(target)]
     except NeptuneError as error:
         return str(error).splitlines()[0]
+
+
+def present_targets() -> list[str]:
+    """What can run here: the CPU where TVM is installed, the interpreter, the GPU where there is one."""
+    there = {"llvm": environment()["apache-tvm"] is not None, "interpret": True}
+    there["cuda"] = torch.cuda.is_available() and not torch.version.hip
+    return [t for t in TARGETS if there[t]]
 
 
 # --- the command -----------------------------------------------------------------------------------

@@ -1,10 +1,9 @@
-"""What operators should give, written down in torch and nothing of ours: float64, unfused, and torch's own.
+"""What operators should give, written down in torch and nothing of ours: float64, and unfused.
 
 Every function takes the tensors of an operator in call order and returns a tuple of its outputs:
 
 - `float64`: the definition; NaN where an expression is undefined (0/0).
 - `unfused`: the same in the operator's own dtypes, one rounding per step: what fusion may not be worse than.
-- `torchs`: the library function a user would otherwise call, in the same dtype.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 
 Tensor = torch.Tensor
 Outputs = tuple[Tensor, ...]
@@ -23,11 +21,10 @@ LOWEST = torch.finfo(torch.float32).min
 
 @dataclass(frozen=True)
 class Reference:
-    """An operator's outputs by three roads."""
+    """An operator's outputs by two roads."""
 
     float64: Callable[..., Outputs]
     unfused: Callable[..., Outputs]
-    torchs: Callable[..., Outputs]
 
 
 def attention(
@@ -44,8 +41,7 @@ def attention(
     """softmax(scores) v of q, k, v, the slopes (`alibi`) and the sinks; masks are aligned bottom-right.
 
     The scores are scale · q kᵀ, then softcap, ALiBi, the masks. Groups of query heads share a key head. A row without
-    keys is 0, and -inf (its sink) as its log-sum-exp. `torchs` gives no log-sum-exp, and knows neither softcap nor
-    sinks: there it is the unfused one.
+    keys is 0, and -inf (its sink) as its log-sum-exp.
     """
 
     def heads_first(*tensors: Tensor) -> list[Tensor]:
@@ -99,14 +95,7 @@ def attention(
         o, log_sum = computed(tensors, torch.float32, tensors[2].dtype)
         return outputs(o.to(tensors[0].dtype), log_sum)
 
-    def torchs(*tensors: Tensor) -> Outputs:
-        if softcap is not None or sinks:
-            return unfused(*tensors)[:1]
-        (q, k, v), vectors = operands(tensors, None)
-        mask = bias(q, k, vectors).to(q.dtype) if causal or alibi or window is not None else None
-        return tuple(heads_first(F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=factor(q))))
-
-    return Reference(exact, unfused, torchs)
+    return Reference(exact, unfused)
 
 
 def seen(s_q: int, s_kv: int, device: torch.device | None = None) -> Tensor:
@@ -129,7 +118,7 @@ def softmax() -> Reference:
         e = torch.exp(x.float() - _row_max(x.float()))
         return ((e / e.sum(-1, keepdim=True)).to(x.dtype),)
 
-    return Reference(exact, unfused, lambda x: (torch.softmax(x, -1),))
+    return Reference(exact, unfused)
 
 
 def figure1() -> Reference:
@@ -141,7 +130,7 @@ def figure1() -> Reference:
     def unfused(x: Tensor) -> Outputs:
         return (torch.exp(x - _row_max(x)).sum(-1),)
 
-    return Reference(exact, unfused, lambda x: (torch.exp(torch.logsumexp(x, -1) - x.amax(-1)),))
+    return Reference(exact, unfused)
 
 
 def _row_max(x: Tensor) -> Tensor:

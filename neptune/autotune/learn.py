@@ -5,7 +5,7 @@
 
 Lessons are measurements of the same program by the same versions, at whatever sizes. With what searches leave behind at
 an operator's other sizes, one at the size left out was within 3 % of the best after 1.8 candidates on average instead
-of 8.8, within 1 % after 2.5 instead of 9.5 (20 sizes; `python -m bench.correct --search`). What a default kernel takes
+of 8.8, within 1 % after 2.5 instead of 9.5 (20 sizes that were searched). What a default kernel takes
 does not follow from it: there records themselves do better (`neptune.tune.measured`).
 """
 

@@ -17,7 +17,7 @@ TILES = {"BLOCK_M": 4, "BLOCK_N": 16}
 
 
 def subject(chain: Chain) -> Subject:
-    return Subject(chain.program(), chain.template, Reference(chain.reference, chain.reference, None), TILES)
+    return Subject(chain.program(), chain.template, Reference(chain.reference, chain.reference), TILES)
 
 
 def inputs(chain: Chain, n: int) -> Iterator[tuple[str, list[torch.Tensor]]]:

@@ -17,15 +17,6 @@ def test_a_fold_has_all_points_of_its_sizes():
     assert any((correct.folds(sizes, 0) != correct.folds(sizes, p)).any() for p in range(1, 5))
 
 
-def test_records_are_drawn_ten_at_a_size():
-    sizes = np.repeat([7, 8, 9], 25)
-    of = np.flatnonzero(sizes != 8)
-    assert len(correct.drawn(sizes, of, 10, 0)) == 10 and len(set(sizes[correct.drawn(sizes, of, 10, 0)])) == 1
-    drawn = correct.drawn(sizes, of, 15, 1)
-    assert sorted((sizes[drawn] == n).sum() for n in (7, 9)) == [5, 10] and not (sizes[drawn] == 8).any()
-    assert len(correct.drawn(sizes, of, 100, 0)) == 20
-
-
 def test_the_mean_of_figures():
     a, b = Figures(2, 8, 0.9, 0.1, 0.3, 0.0, 0.0, 0.1, 0.5), Figures(2, 8, 0.7, 0.3, 0.5, 0.0, 0.2, 0.1, 0.7)
     assert correct.mean_of([a, b]) == Figures(
