@@ -1,9 +1,7 @@
-"""Graphs found by search: how the search went, whether they are right, how good the kernels are, and how fast.
+"""Graphs found by search: how the search went, whether they are right, and how fast.
 
     python -m bench.mirage search  [--only RMSNorm …] [--budget 60s] [--json FILE]
     python -m bench.mirage verify  …
-    python -m bench.mirage quality [--only RMSNorm …] [--json FILE]
-    python -m bench.mirage partition [--json FILE]
     python -m bench.mirage wild    [--only swiglu …] [--budget 20s]
     python -m bench.mirage speed   --save DIR | --run DIR --json FILE [--dry-run]
 
@@ -68,8 +66,6 @@ def _part(module: str) -> Callable[[Sequence[str]], int]:
 PARTS: dict[str, Callable[[Sequence[str]], int]] = {
     "search": _part("search"),
     "verify": _part("verify"),
-    "quality": _part("quality"),
-    "partition": _part("partition"),
     "wild": _part("wild"),
     "speed": speed,
 }

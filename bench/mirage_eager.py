@@ -28,21 +28,6 @@ def n_trans(x: Tensor, h: Tensor, alpha: Tensor) -> Tensor:
     return rms(x + alpha * (rms(h) + x))
 
 
-def llama_blocks(x: Tensor, cos: Tensor, sin: Tensor, *weights: Tensor) -> Tensor:
-    """What `bench.mirage_llama.llama_blocks` computes."""
-
-    def turned(t: Tensor) -> Tensor:
-        a, b = t.to(cos.dtype).chunk(2, -1)
-        return torch.cat([a * cos - b * sin, b * cos + a * sin], -1).to(t.dtype)
-
-    for wq, wk, wv, wo, gate, up, down in zip(*(weights[n::7] for n in range(7)), strict=True):
-        q, k, v = (torch.einsum("ip,phd->hid", rms(x), w) for w in (wq, wk, wv))
-        o = attention(turned(q) * q.shape[-1] ** -0.5, turned(k).mT, v)
-        y = x + torch.einsum("hid,hdn->in", o, wo)
-        x = y + (silu(rms(y) @ gate) * (rms(y) @ up)) @ down
-    return x
-
-
 EAGER: dict[str, Call] = {
     "GQA": attention,
     "QKNorm": lambda q, k, v: attention(rms(q), k, rms(v)),

@@ -30,9 +30,7 @@ def made(case: Case, why: str) -> Made:
     kept = Discoveries(how.records, case.machine.device, {**how.numbers, "max_kernels": 1, "part": 1})
     with case.timing("parts, searched"):
         seconds, bounds = SEARCHED * case.clock.seconds, replace(how.bounds, max_kernels=1)
-        found = partitioned(
-            case.loops, case.sizes, case.machine, seconds, how.safe, True, False, kept, how.progress, bounds
-        )
+        found = partitioned(case.loops, case.sizes, case.machine, seconds, how.safe, kept, how.progress, bounds)
     with case.timing("parts, verified"):
         found, tiers, refused = _verified(found, case)
     if not served(found):

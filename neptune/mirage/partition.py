@@ -86,8 +86,6 @@ def partitioned(
     machine: Machine,
     seconds: float,
     safe: bool = True,
-    share: bool = True,
-    of_each: bool = False,
     kept: Discoveries | None = None,
     progress: Callable[[Progress], None] | None = None,
     bounds: Bounds = ONE_KERNEL,
@@ -95,14 +93,13 @@ def partitioned(
     """The cuts of a program that are predicted to be fastest at some sizes.
 
     `seconds` is shared by the searches; a search that has begun when it is over is ended, one graph is lowered, and no
-    other search begins: so they end at Ctrl-C. Or it is the time `of_each`. Without `share` equal parts are searched
-    each by itself. `kept`: what earlier searches came to, with `bounds`.
+    other search begins: so they end at Ctrl-C. `kept`: what earlier searches came to, with `bounds`.
     """
-    of = _Partitioner(program, sizes, machine, safe, share, kept, progress, bounds)
+    of = _Partitioner(program, sizes, machine, safe, kept, progress, bounds)
     spans = list(of.spans())
     many = max(1, len({of.key(*s) for s in spans}))
-    of.each = seconds if of_each else seconds / many
-    of.end = inf if of_each else time.process_time() + seconds
+    of.each = seconds / many
+    of.end = time.process_time() + seconds
     best: list[tuple[float, tuple[Part, ...]]] = [(0.0, ())]
     for end in range(1, len(of.nests) + 1):
         ways = ((best[a], of.part(a, b)) for a, b in spans if b == end)
@@ -119,7 +116,6 @@ class _Partitioner:
     sizes: Mapping[str, int]
     machine: Machine
     safe: bool
-    share: bool = True
     kept: Discoveries | None = None
     progress: Callable[[Progress], None] | None = None
     bounds: Bounds = ONE_KERNEL
@@ -148,7 +144,7 @@ class _Partitioner:
 
     def key(self, begin: int, end: int) -> str:
         """What equal parts have in common."""
-        return structure_of(self.cut(begin, end)) if self.share else f"{begin} {end}"
+        return structure_of(self.cut(begin, end))
 
     def cut(self, begin: int, end: int) -> Program:
         """The program of some nests: it reads what they do not make, and makes what others read."""
