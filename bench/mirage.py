@@ -1,7 +1,6 @@
-"""Graphs found by search: how the search went, whether they are right, and how fast.
+"""Graphs found by search: how the search went, and how fast they are.
 
     python -m bench.mirage search  [--only RMSNorm …] [--budget 60s] [--json FILE]
-    python -m bench.mirage verify  …
     python -m bench.mirage wild    [--only swiglu …] [--budget 20s]
     python -m bench.mirage speed   --save DIR | --run DIR --json FILE [--dry-run]
 
@@ -65,7 +64,6 @@ def _part(module: str) -> Callable[[Sequence[str]], int]:
 
 PARTS: dict[str, Callable[[Sequence[str]], int]] = {
     "search": _part("search"),
-    "verify": _part("verify"),
     "wild": _part("wild"),
     "speed": speed,
 }

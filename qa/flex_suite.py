@@ -3,7 +3,7 @@
     python -m qa.flex_suite [--kernels] [words…]
 
 Each row goes through `neptune.functional.flex_attention`, by the evaluator (by kernels with --kernels), and is compared
-with torch's own flex_attention in float64. Rows are in `qa.flex_rows` and `bench.zoo`. The status is 1 where a row is
+with torch's own flex_attention in float64. Rows are in `qa.flex_rows` and `qa.zoo`. The status is 1 where a row is
 wrong or raises what is no refusal, or less than 97 % are right; every refusal is shown with its reason.
 """
 
@@ -28,11 +28,11 @@ from torch.nn.attention.flex_attention import (
 )
 
 import neptune.functional as F
-from bench.zoo import ZOO, inputs
 from neptune.errors import NeptuneError
 from qa.evaluated import evaluated
 from qa.flex_rows import CALLS, MASKS, SCORES, Call, held, qkv
 from qa.harness import Outcome
+from qa.zoo import ZOO, inputs
 
 Tensor = torch.Tensor
 RIGHT = 0.97

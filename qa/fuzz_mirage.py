@@ -21,8 +21,6 @@ import numpy as np
 import torch
 
 import neptune
-from bench.mirage_axioms import V, W, X, Y, Z, exp, graph, sigmoid, sqr, sqrt, total
-from bench.mirage_axioms import _node as node
 from bench.mirage_wild import WILD
 from neptune.errors import NeptuneError
 from neptune.ir.expr import Const, Expr, Var, binary, cast
@@ -35,6 +33,8 @@ from neptune.mirage.verdict import verify
 from neptune.tune.machine import DEFAULT
 from neptune.verify.evaluate import evaluate
 from qa.harness import Outcome, command
+from qa.mirage_axioms import V, W, X, Y, Z, exp, graph, sigmoid, sqr, sqrt, total
+from qa.mirage_axioms import _node as node
 
 Tree: TypeAlias = Any
 """A leaf's name, or an operator with its trees."""

@@ -60,7 +60,7 @@ MakeModel: TypeAlias = Callable[[int], Model]
 
 @dataclass(frozen=True)
 class Effort:
-    """The effort of an exact check. `bench.mutants` says what it finds; `draws` is what NEPTUNE_VERIFY sets."""
+    """The effort of an exact check. `qa.mutants` says what it finds; `draws` is what NEPTUNE_VERIFY sets."""
 
     draws: int = 4
     """The choices of sizes. Each costs two evaluations of either program at least; rare cases need more of them."""

@@ -13,7 +13,6 @@ import pytest
 import torch
 
 import neptune
-from bench.mirage_axioms import W, X, Y, Z, exp, graph, sqrt, times, total
 from bench.mirage_wild import WILD
 from neptune.errors import ExpressionError, InternalError, NeptunePerformanceWarning
 from neptune.frontend.builder import build, compute, placeholder, reduce_axis, sum, var
@@ -40,6 +39,7 @@ from neptune.mirage.verdict import verify
 from neptune.ops.parts import wide
 from neptune.tune.machine import DEFAULT
 from qa.fuzz_mirage import trial
+from qa.mirage_axioms import W, X, Y, Z, exp, graph, sqrt, times, total
 from tests.unit.mirage import mirage_json
 from tests.unit.mirage.verified import RMS, RMS_FUSED, kernel, n, one, program, swapped
 

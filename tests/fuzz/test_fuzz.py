@@ -1,4 +1,4 @@
-"""A bounded part of `bench.fuzz`, the cases that it has found, and that it would find what is broken."""
+"""A bounded part of `qa.fuzz`, the cases that it has found, and that it would find what is broken."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import pytest
 
 pytest.importorskip("tvm")
 import neptune
-from bench import fuzz
-from bench.fuzzing import draw, schedules, unsound
-from bench.fuzzing.judge import Effort, Failure, Verdict, judge, program_of
-from bench.fuzzing.programs import MODES, arrays_of, results, walk
-from bench.fuzzing.shrink import shrink
 from neptune.frontend import builder as nt
 from neptune.fusion.schedule import PRIMITIVES
+from qa import fuzz
+from qa.fuzzing import draw, schedules, unsound
+from qa.fuzzing.judge import Effort, Failure, Verdict, judge, program_of
+from qa.fuzzing.programs import MODES, arrays_of, results, walk
+from qa.fuzzing.shrink import shrink
 from tests.fuzz.bugs import BUGS, NOT_BELIEVED, planted
 from tests.tiers import sampled
 

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 import neptune.functional as F
-from bench.zoo import Mods, causal, of_torch, sliding
 from neptune.driver.pipeline import compile
 from neptune.errors import ShapeError
 from neptune.ir.parser import parse_program
 from qa import fuzz_functional
+from qa.zoo import Mods, causal, of_torch, sliding
 from tests.unit.runtime.test_descriptors import ATTENTION
 
 pytestmark = pytest.mark.gpu

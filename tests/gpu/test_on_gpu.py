@@ -1,12 +1,12 @@
-"""The checks of bench.gpu_check, one test for each kernel."""
+"""The checks of qa.gpu_check, one test for each kernel."""
 
 from __future__ import annotations
 
 import pytest
 
-from bench import gpu_check
 from bench.cases import Case
 from neptune.runtime.launch import default_target
+from qa import gpu_check
 
 pytestmark = pytest.mark.gpu
 

@@ -15,7 +15,6 @@ from typing import Any, Protocol
 import torch
 
 import neptune
-from bench.guards import guarded
 from bench.references import Outputs, Reference
 from neptune import Kernel, Program
 from neptune.codegen.llvm import LLVMKernel, compile_llvm
@@ -26,6 +25,7 @@ from neptune.runtime.interpret import run_interpreted
 from neptune.runtime.modules import Form
 from neptune.verify.evaluate import evaluate
 from neptune.verify.numerics import Errors, allowance, rel_error
+from qa.guards import guarded
 
 TARGETS = ("llvm", "interpret")
 Families = Mapping[str, Sequence[torch.Tensor]]

@@ -1,4 +1,4 @@
-"""Chains of reductions in one pass (`bench.repair_programs`) on every target, against float64."""
+"""Chains of reductions in one pass (`qa.repair_programs`) on every target, against float64."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from bench.references import Reference
-from bench.repair_programs import PROGRAMS, Chain, G
+from qa.repair_programs import PROGRAMS, Chain, G
 from tests.numerics.harness import Subject, check, run
 from tests.tiers import sampled
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ("neptune", "templates", "bench", "tests", "examples", "appendix_examples", "docs")
+FOLDERS = ("neptune", "templates", "bench", "qa", "tests", "examples", "appendix_examples", "docs")
 CITATION = re.compile(r'docs/design\.md\]?(?:\([\w./]*\))?,\s+"([^"]+)"')
 HEAD = re.compile(r"^#+ (.+)$|^\*\*([^*]+?)\.?\*\*", re.MULTILINE)
 FILE = re.compile(r"`([\w*/]+/[\w*/]+(?:\.py|\.md)?)(?::[\w.]+)?`")

@@ -12,10 +12,10 @@ from torch._dynamo.testing import CompileCounter
 from torch.nn.attention.flex_attention import BlockMask, and_masks, create_block_mask
 
 import neptune
-from bench.zoo import Mods, causal, of_torch, sliding
 from neptune.errors import ExpressionError, ShapeError
 from neptune.functional import kernels
 from neptune.functional.attention import attention
+from qa.zoo import Mods, causal, of_torch, sliding
 
 pytestmark = pytest.mark.compared
 HEADS, DEPTH = 2, 16

@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch.nn.attention.flex_attention import and_masks, or_masks
 
-from bench.zoo import HEADS, ZOO, Mods, expression, inputs, needed, of_torch, visited
 from neptune.errors import ExpressionError
 from neptune.functional import flex
 from neptune.functional.captured import captured, reach
@@ -17,6 +16,7 @@ from neptune.ir.evaluate.program import evaluate
 from neptune.ir.expr import Var
 from neptune.ir.printer import print_expr
 from neptune.torch_ops.table import TABLE
+from qa.zoo import HEADS, ZOO, Mods, expression, inputs, needed, of_torch, visited
 
 INDICES = [Var(n) for n in "bhij"]
 SCORE = Var("s", "float32")

@@ -8,7 +8,6 @@ from collections.abc import Callable
 
 import pytest
 
-from bench import repair_programs
 from neptune.errors import FusionError
 from neptune.frontend import builder as te
 from neptune.frontend.builder import build, exp, log, tanh
@@ -22,6 +21,7 @@ from neptune.ir.printer import print_expr
 from neptune.ir.program import Program
 from neptune.tile.localize import localize
 from neptune.verify.exact import check_exact
+from qa import repair_programs
 from tests.examples.chains import check_same, matrix, per_row, tiled
 from tests.examples.mutants import Rewrite, change, rename
 from tests.unit.fusion.test_repair import value

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.masks import cases
 from neptune.hopper.columns import in_columns, limits
 from neptune.hopper.ir import Levers
 from neptune.ir.expr import Const, Expr, Op, Select, Var, conjuncts, op, walk
@@ -35,6 +34,7 @@ from neptune.tile.ir import (
 from neptune.tile.pipeline import lower
 from neptune.tile.printer import print_texpr
 from neptune.verify.instances import number
+from qa.masks import cases
 from tests.examples.lowering import scheduled
 from tests.examples.walks import walked
 

@@ -7,8 +7,8 @@ from functools import cache
 
 import pytest
 
-from bench.gluon_mutants import mutants
 from neptune.errors import InternalError, Unsupported
+from neptune.errors import InternalError
 from neptune.hopper.check import Report, Trial, check
 from neptune.hopper.derive import form_of
 from neptune.hopper.gluon import generate
@@ -18,6 +18,7 @@ from neptune.hopper.roles import roles
 from neptune.hopper.trials import call, sizes, swept, trials
 from neptune.hopper.windows import in_a_row
 from neptune.tile.ir import TileProgram
+from qa.gluon_mutants import mutants
 from tests.examples.hopper_examples import attention, product
 from tests.examples.walks import tiles_of, walked
 from tests.work import calls

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 
-from bench.masks import Case, cases
 from neptune.errors import Unsupported
 from neptune.frontend.builder import placeholder, var
 from neptune.hopper.check import check
@@ -28,6 +27,7 @@ from neptune.ops.attention import attention
 from neptune.templates.flash_attention import flash_attention
 from neptune.tile.ir import Assign, TileProgram
 from neptune.tile.pipeline import lower
+from qa.masks import Case, cases
 from tests.examples.lowering import scheduled
 from tests.examples.walks import walked
 

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from bench.accepted import expanded_mixture
 from neptune.hopper.check import check
 from neptune.hopper.emulate import load
 from neptune.hopper.gluon import generate
@@ -17,6 +16,7 @@ from neptune.hopper.trials import trials
 from neptune.hopper.verify import verify_async
 from neptune.templates.flash_attention import flash_attention
 from neptune.tile.pipeline import lower
+from qa.accepted import expanded_mixture
 from tests.examples.lowering import scheduled
 from tests.examples.walks import walked
 

@@ -5,11 +5,11 @@ import functools
 import pytest
 
 from bench.baselines.flash_attention_gluon import Form
-from bench.gluon_launch import Launch, text
-from bench.gluon_mutants import Mutant, mutants
-from bench.protocol import SAME, SMALL, verdict
 from neptune.hopper.emulate import ProtocolError
 from neptune.hopper.protocol import causal, explore, trace
+from qa.gluon_launch import Launch, text
+from qa.gluon_mutants import Mutant, mutants
+from qa.protocol import SAME, SMALL, verdict
 
 
 @functools.cache

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from bench.baselines.flash_attention_gluon import Form
-from bench.gluon_launch import Launch, text
-from bench.protocol import SMALL
 from neptune.hopper.check import Report, Trial, check
 from neptune.hopper.emulate import Descriptor, Tensor
 from neptune.hopper.protocol import causal, explore, trace
+from qa.gluon_launch import Launch, text
+from qa.protocol import SMALL
 
 TWO, THREE = Form(2, 64, 2, True), Form(3, 64, 3, False)
 

@@ -3,9 +3,9 @@ them."""
 
 import pytest
 
-from bench.mirage_axioms import FALSE, IDENTITIES, graph
 from neptune.mirage.indexed import prove_equal
 from neptune.mirage.verdict import Verifier
+from qa.mirage_axioms import FALSE, IDENTITIES, graph
 
 
 @pytest.mark.parametrize("name", IDENTITIES)

@@ -12,7 +12,6 @@ import pytest
 import torch
 
 import neptune
-from bench.masks import BATCH, Case, cases
 from neptune.frontend.builder import build, compute, placeholder, select, var
 from neptune.ir.expr import Expr, Var
 from neptune.ir.printer import print_expr
@@ -21,6 +20,7 @@ from neptune.ops import masks
 from neptune.ops.attention import attention
 from neptune.templates.flash_attention import flash_attention
 from neptune.verify.evaluate import evaluate
+from qa.masks import BATCH, Case, cases
 from tests.examples.lowering import lowered, scheduled
 from tests.goldens import check_golden
 from tests.texts import generate
@@ -174,7 +174,7 @@ def test_the_predicate(name: str) -> None:
 
 
 def test_golden() -> None:
-    """Bounds that tensors hold. Which tiles every mask visits is counted (`bench.masks`)."""
+    """Bounds that tensors hold. Which tiles every mask visits is counted (`qa.masks`)."""
     program = attention(heads=8, depth=64, mask=CASES["segments"].mask, name="attention_segments")
     check_golden("mask_segments.py.txt", generate(lowered(scheduled(program, flash_attention))))
 

@@ -2,7 +2,7 @@
 
 By the numeric criterion on hostile inputs (docs/design.md, "Numerics"), and by the exact check. Where one of them
 accepts a mutant, its row says why: as a rule, because the results are equal in that check's arithmetic. Other
-operators are mutated by `bench.mutants`.
+operators are mutated by `qa.mutants`.
 """
 
 from __future__ import annotations
