@@ -6,11 +6,10 @@
 importing what the compiler uses (SymPy among it), the schedule with its proofs, the tile passes, the text. `cpu` is
 the processor's time of the whole, which other work on the machine does not lengthen.
 
-A second table is of `neptune.compile` with its cache: cold, from an empty one; warm, in a process that has compiled
-nothing before (its first call, imports of the compiler's modules not counted but done) and in one that has.
-
-A third is of `neptune.compile(expr)` with nothing else: the processor's time until the first variant's source is there,
-without imports (SymPy's among them), the least of all runs, since other work on a machine can only lengthen it.
+A second table is of `neptune.compile(expr)` with nothing else and its cache: cold, from an empty one; from the cache
+in a process that has compiled nothing before, and in one that has. It is the processor's time until the first variant's
+source is there, without imports (SymPy's among them), the least of all runs, since other work on a machine can only
+lengthen it.
 """
 
 from __future__ import annotations
@@ -96,35 +95,6 @@ CASES = {
 }
 STEPS = ("begin", "schedule", "lower", "text", "total", "cpu")
 
-CACHED = """
-import json, math, statistics, time
-import torch
-{before}
-start = time.perf_counter()
-import neptune
-import neptune.driver.pipeline
-{expression}
-def seconds():
-    start = time.perf_counter()
-    neptune.compile({compiled}, target="interpret")
-    return time.perf_counter() - start
-imported = time.perf_counter()
-first = seconds()
-print(json.dumps(dict(imports=imported - start, first=first, again=statistics.median(seconds() for _ in range(9)))))
-"""
-BUILDER = "from neptune.ops.attention import prefill_causal"
-CACHED_CASES = {
-    "program causal": CACHED.format(
-        before="", expression=BUILDER, compiled='prefill_causal(lse=True), "flash_attention"'
-    ),
-    "te causal": CACHED.format(
-        before="import tvm\nfrom tvm import te",
-        expression="import neptune.frontend.te\n" + EXPRESSION.format(causal=True),
-        compiled='o, "flash_attention", inputs=[q, k, v]',
-    ),
-}
-CACHED_STEPS = ("imports", "cold", "fresh", "warm")
-
 AUTOMATIC = """
 import json, time
 import torch, sympy
@@ -177,22 +147,8 @@ def measure(name: str, repeats: int) -> dict[str, Any]:
     }
 
 
-def measure_cached(name: str, repeats: int) -> dict[str, Any]:
-    """Median seconds of `neptune.compile`: cold, warm in a fresh process, and warm in the same one."""
-    runs = []
-    try:
-        for _ in range(repeats):
-            with tempfile.TemporaryDirectory() as folder:
-                cold, fresh = (run(CACHED_CASES[name], folder) for _ in range(2))
-            seconds = (fresh["imports"], cold["first"], fresh["first"], fresh["again"])
-            runs.append(dict(zip(CACHED_STEPS, seconds, strict=True)))
-    except RuntimeError as error:
-        return {"case": name, "error": str(error)}
-    return {"case": name, "median": {k: statistics.median(r[k] for r in runs) for k in CACHED_STEPS}, "runs": runs}
-
-
 def measure_automatic(name: str, repeats: int) -> dict[str, Any]:
-    """Least seconds of the processor for `neptune.compile(expr)`: cold, and from the cache as in the second table."""
+    """Least seconds of the processor for `neptune.compile(expr)`: cold, and from the cache."""
     script, runs = AUTOMATIC.format(program=AUTOMATIC_CASES[name]), []
     try:
         for _ in range(repeats):
@@ -204,11 +160,11 @@ def measure_automatic(name: str, repeats: int) -> dict[str, Any]:
     return {"case": name, "least": {k: min(r[k] for r in runs) for k in AUTOMATIC_STEPS}, "runs": runs}
 
 
-def short_line(row: dict[str, Any], figure: str) -> str:
-    """A row of the second table (of medians) or of the third (the least), in milliseconds."""
+def short_line(row: dict[str, Any]) -> str:
+    """A row of the second table, in milliseconds."""
     if "error" in row:
         return line(row)
-    words = [f"{seconds * 1000:.1f}" for seconds in row[figure].values()]
+    words = [f"{seconds * 1000:.1f}" for seconds in row["least"].values()]
     return f"| {row['case']} | {' | '.join(words)} |"
 
 
@@ -236,18 +192,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name in CASES:
         rows.append(measure(name, options.repeats))
         print(line(rows[-1]), flush=True)
-    print("\n| ms, median | imports | cold | warm, first call | warm, later |\n" + "|---" * 5 + "|")
-    cached = []
-    for name in CACHED_CASES:
-        cached.append(measure_cached(name, options.repeats))
-        print(short_line(cached[-1], "median"), flush=True)
     print("\n| ms of the processor, least | cold | cached, first call | cached, later |\n" + "|---" * 4 + "|")
     automatic = []
     for name in AUTOMATIC_CASES:
         automatic.append(measure_automatic(name, options.repeats))
-        print(short_line(automatic[-1], "least"), flush=True)
+        print(short_line(automatic[-1]), flush=True)
     if options.json:
-        record = {"environment": environment, "cases": rows, "cached": cached, "automatic": automatic}
+        record = {"environment": environment, "cases": rows, "automatic": automatic}
         options.json.write_text(json.dumps(record, indent=1) + "\n")
     return 0
 

@@ -1,6 +1,6 @@
 """How searches go: states, tries, times, with one and with two processes, and without each prune.
 
-    python -m bench.mirage search [--only RMSNorm …] [--budget 60s] [--workers 1 2] [--hash-seeds 1 2]
+    python -m bench.mirage_search [--only RMSNorm …] [--budget 60s] [--workers 1 2] [--hash-seeds 1 2]
                                   [--no-prune 60s] [--exhaustive 180s] [--json FILE]
 
 A row is a search of a benchmark with default bounds: its states, tries and tries a second (of the clock, and of the
@@ -22,6 +22,7 @@ import multiprocessing
 import os
 import sys
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -177,10 +178,11 @@ def line(row: dict[str, Any]) -> str:
     return f"{row['benchmark']:<13} {way}: {row['states']} states, {row['tries']} tries, {rates}; {text}"
 
 
-def main(argv: Sequence[str]) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line."""
+    warnings.simplefilter("ignore")
     raw = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser("python -m bench.mirage search", description=__doc__, formatter_class=raw)
+    parser = argparse.ArgumentParser("python -m bench.mirage_search", description=__doc__, formatter_class=raw)
     parser.add_argument("--only", nargs="+", choices=list(BENCHMARKS), default=list(BENCHMARKS), metavar="NAME")
     parser.add_argument("--budget", default="60s")
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2])
@@ -217,3 +219,7 @@ def main(argv: Sequence[str]) -> int:
             )
     print("\n".join(wrong), file=sys.stderr)
     return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,19 +1,22 @@
 """How fast graphs found by search are on a GPU, beside our templates, eager torch, torch.compile and cuBLAS.
 
-    python -m bench.mirage speed --save DIR [--only RMSNorm …] [--batches 1 8 16] [--dtypes float16 bfloat16]
-    python -m bench.mirage speed --run DIR --json FILE [--seconds 560] [--dry-run]
+    python -m bench.mirage_speed --save DIR [--only RMSNorm swiglu …] [--batches 1 8 16] [--dtypes float16 bfloat16]
+    python -m bench.mirage_speed --run DIR --json FILE [--seconds 560] [--dry-run]
 
 `--save` searches and compiles, and needs no GPU; `--run` needs torch and Triton alone. A row is a benchmark at a batch
-and a dtype. Its columns are timed in interleaved rounds in one process: each call a CUDA graph, the L2 cache cleared
-before each, every sample kept. "ours tuned" is the fastest of the values that the model ranks first. Rows that the file
-has are not measured anew, so that a run that is cut off goes on by the same command. `--dry-run` does all but measure.
+and a dtype, or a program of `bench.mirage_wild` at its own sizes. Its columns are timed in interleaved rounds in one
+process: each call a CUDA graph, the L2 cache cleared before each, every sample kept. "ours tuned" is the fastest of the
+values that the model ranks first. Rows that the file has are not measured anew, so that a run that is cut off goes on
+by the same command. `--dry-run` does all but measure.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import exp, log
@@ -35,6 +38,8 @@ MANIFEST = "rows.json"
 OURS, TUNED, TEMPLATE, TORCH = "ours", "ours tuned", "template", "eager"
 COMPILED, PRODUCT = "torch.compile", "cuBLAS product"
 AGAINST = (TEMPLATE, TORCH, COMPILED)
+VALUES = 12
+"""Values that the model ranks first, of which a run takes the fastest."""
 ROUNDS, SAMPLES, TRIALS = 7, 15, 10
 """Rounds of all columns, samples of each in one round, and samples by which values are compared."""
 CLEARED = 256 << 20
@@ -247,3 +252,74 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             mean = exp(sum(map(log, ratios.values())) / len(ratios))
             yield f"{mine} against {other}: {mean:.2f}x over {len(ratios)} rows"
             yield from (f"  loss: {key} {ratio:.2f}x" for key, ratio in ratios.items() if ratio < 1.0)
+
+
+# --- what is saved -----------------------------------------------------------------------------------
+
+
+def save_all(
+    folder: Path, names: Sequence[str], batches: Sequence[int], dtypes: Sequence[str], target: str, budget: str
+) -> int:
+    """Search, compile and save every row that the folder does not have."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = [(n, b, d) for d in dtypes for n in names if n in EAGER for b in batches]
+    for name, batch, dtype in [*rows, *((n, 1, "float16") for n in names if n in WILD)]:
+        have = {r.key for r in rows_of(folder)} if (folder / MANIFEST).exists() else set()
+        begin = time.monotonic()
+        if Row(name, batch, dtype, ()).key not in have:
+            said = save_row(folder, name, batch, dtype, target, budget)
+            print(f"{name} b={batch} {dtype}: {said} ({time.monotonic() - begin:.0f} s)", file=sys.stderr, flush=True)
+    return 0
+
+
+def save_row(folder: Path, name: str, batch: int, dtype: str, target: str, budget: str) -> str:
+    """Save one row: the graph's kernel and the template's, with values worth a trial; what was found, for people."""
+    # What measures loads nothing that compiles: `bench.default` takes first calls with it.
+    from bench.mirage_programs import BENCHMARKS
+    from bench.mirage_wild import WILD as PROGRAMS
+    from neptune.driver.device import machine_for
+    from neptune.ir.integers import evaluate_size
+    from neptune.runtime.launch import parse_target
+    from neptune.tune.rank import ranked
+
+    asked: dict[str, Any] = {}
+    if name in PROGRAMS:
+        wild = PROGRAMS[name]
+        program, sizes = wild.build(), wild.sizes
+        asked = {"max_block_ops": wild.operators, "max_kernels": wild.kernels}
+    else:
+        program, sizes = BENCHMARKS[name].program(dtype, **BENCHMARKS[name].sizes(batch)), {}
+    template = neptune.compile(program, target=target, shapes=sizes)
+    ours = neptune.superoptimize(program, target=target, budget=budget, shapes=sizes, **asked)
+    shapes = tuple(tuple(evaluate_size(d, sizes) for d in b.shape) for b in template.program.inputs)
+    values = tuple(dict(r.params) for r in ranked(ours.build.tiles, sizes, machine_for(parse_target(target)))[:VALUES])
+    save(folder, Row(name, batch, dtype, shapes, values), ours, template)
+    said = ours.explain(json=True)["search"]
+    return f"{said['why']}; {(said['found'] or {}).get('us')} µs, {said['template']}"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Save kernels here, or measure them where a GPU is."""
+    warnings.simplefilter("ignore")
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser("python -m bench.mirage_speed", description=__doc__, formatter_class=raw)
+    parser.add_argument("--only", nargs="+", choices=list(EVERY), default=list(EAGER), metavar="NAME")
+    parser.add_argument("--save", type=Path, metavar="DIR", help="search, compile and save; no GPU is needed")
+    parser.add_argument("--run", type=Path, metavar="DIR", help="measure what was saved")
+    parser.add_argument("--batches", type=int, nargs="+", default=[1, 8, 16])
+    parser.add_argument("--dtypes", nargs="+", default=["float16", "bfloat16"])
+    parser.add_argument("--target", default="cuda:90", help="what is compiled for")
+    parser.add_argument("--budget", default="60s", help="of each search")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="where samples go, and what is done already")
+    parser.add_argument("--seconds", type=float, default=3600.0, help="begin nothing after so long")
+    parser.add_argument("--dry-run", action="store_true", help="measure nothing")
+    options = parser.parse_args(argv)
+    if (options.save is None) == (options.run is None):
+        parser.error("one of --save DIR and --run DIR")
+    if options.run is not None:
+        return run(options.run, options.json, options.seconds, None if options.dry_run else Gpu())
+    return save_all(options.save, options.only, options.batches, options.dtypes, options.target, options.budget)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,37 +1,14 @@
-"""Searches on programs as users bring them: the graph's kernels and its predicted time beside the template's.
-
-    python -m bench.mirage wild [--only swiglu …] [--budget 20s] [--target cuda:90] [--graphs]
-    python -m bench.mirage wild --save DIR                   # then `bench.mirage speed --run DIR` where a GPU is
-
-A row is one program: kernels and microseconds of the best graph that lowers, the same of the template's kernels, what
-the verifier says, and why graphs were refused. No GPU is needed. The status is 1 where a graph is not verified.
-"""
+"""Programs as users bring them, for searches: typical sizes, and how large a kernel has to be searched for each."""
 
 from __future__ import annotations
 
-import argparse
-import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
-import neptune
-from neptune.driver.asked import predicted_us
-from neptune.driver.device import machine_for
-from neptune.errors import NeptuneError
 from neptune.frontend.builder import Tensor, build, compute, exp, max, placeholder, reduce_axis, sigmoid, sqrt, sum, var
 from neptune.ir.expr import Expr
 from neptune.ir.program import Program
-from neptune.mirage.draw import draw
-from neptune.mirage.optimize import Goal, Lowering, Optimizer, predicted
-from neptune.mirage.problems import Bounds
-from neptune.mirage.reference import reference
-from neptune.mirage.verdict import Verifier
 from neptune.ops.parts import wide
-from neptune.runtime.launch import parse_target
-from neptune.tune.budget import seconds_of
-from neptune.tune.points import reference as usual_sizes
 
 
 @dataclass(frozen=True)
@@ -164,87 +141,3 @@ WILD: Mapping[str, Wild] = {
     "two_adapters": Wild(two_adapters, {"m": 64, "k": 2048, "n": 2048, "r": 16}, 8),
     "linear_attention": Wild(linear_attention, {"h": 16, "rows": 2048, "keys": 2048, "d": 64, "r": 64}, 8),
 }
-
-
-@dataclass(frozen=True)
-class Row:
-    """What became of a program. `us` None: no graph lowers."""
-
-    name: str
-    graphs: int
-    kernels: int
-    us: float | None
-    template_kernels: int
-    template_us: float | None
-    verdict: str
-    refused: Sequence[str]
-    graph: str = ""
-
-    def __str__(self) -> str:
-        ours = "no graph" if self.us is None else f"{self.kernels} kernels, {self.us:.1f} µs, {self.verdict}"
-        theirs = f"template {self.template_kernels} kernels, {self.template_us or 0:.1f} µs"
-        return f"{self.name:17} {self.graphs:4} graphs: {ours}; {theirs}"
-
-
-def row(name: str, budget: str, target: str, best: int = 6) -> Row:
-    """Search one program, lower the best graphs, and verify the one that is predicted to be fastest."""
-    of = WILD[name]
-    program = of.build()
-    machine = machine_for(parse_target(target))
-    goal = Goal(reference(program), usual_sizes(program, of.sizes, {}), machine, Bounds(of.operators, of.kernels))
-    search = Optimizer(goal, time.process_time() + seconds_of(budget))
-    with closing(search):
-        for _ in search:
-            pass
-    ways, refused = list[Lowering](), list[str]()
-    for candidate in search.ranking():
-        made = predicted(candidate, program, goal)
-        if isinstance(made, str):
-            refused.append(f"{candidate.cost.us:.1f} µs: {made}")
-        else:
-            ways.append(made)
-        if len(ways) == best or len(ways) + len(refused) == 4 * best:
-            break
-    base = neptune.compile(program, shapes=of.sizes, target=target)
-    theirs = len(base.explain(json=True)["kernels"]), predicted_us(base)
-    found = len(search.candidates)
-    if not ways:
-        return Row(name, found, 0, None, *theirs, "", refused)
-    way = min(ways, key=lambda w: w.prediction.us)
-    verdict = Verifier(goal.reference, program=program).verdict(way.candidate.graph)
-    said = "equal" if verdict.equal else f"NOT EQUAL: {verdict.why}"
-    kernels = len(way.candidate.graph.steps)
-    return Row(name, found, kernels, way.prediction.us, *theirs, said, refused, draw(way.candidate.graph))
-
-
-def main(argv: Sequence[str]) -> int:
-    """Run the command line."""
-    raw = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser("python -m bench.mirage wild", description=__doc__, formatter_class=raw)
-    parser.add_argument("--only", nargs="+", choices=list(WILD), default=list(WILD), metavar="NAME")
-    parser.add_argument("--budget", default="20s", help="of each search, in processor time")
-    parser.add_argument("--target", default="cuda:90")
-    parser.add_argument("--graphs", action="store_true", help="print each graph")
-    parser.add_argument("--save", type=Path, metavar="DIR", help="compile what superoptimize gives, to be measured")
-    options = parser.parse_args(argv)
-    if options.save is not None:
-        from bench.mirage_save import save_wild
-
-        for name in options.only:
-            print(f"{name}: {save_wild(options.save, name, options.target, options.budget)}", flush=True)
-        return 0
-    wrong = False
-    for name in options.only:
-        try:
-            made = row(name, options.budget, options.target)
-        except NeptuneError as error:
-            print(f"{name:17} raised {error.asked}: {error.wrong}", flush=True)
-            wrong = True
-            continue
-        wrong |= made.verdict.startswith("NOT")
-        print(made, flush=True)
-        for text in dict.fromkeys(r.split(": ", 1)[1] for r in made.refused):
-            print(f"    refused: {text}", flush=True)
-        if options.graphs:
-            print(made.graph)
-    return int(wrong)

@@ -1,9 +1,8 @@
-"""Records that ship, made of what a search measured; what a choice by them is worth; how long the store takes.
+"""Records that ship, made of what a search measured; what a choice by them is worth.
 
     python -m bench.records --ship bench/results/h200-choice-search.json --when 2026-11-21 [--keep 12] \
         --tuned bench/results/h200-tuned.jsonl
     python -m bench.records --judge bench/results/h200-choice-search.json [--json judged.json]
-    python -m bench.records --time [--records 100000]
 
 `--ship` writes `neptune/records/shipped/<device>.jsonl`: of each setup the fastest candidates, and those that the model
 had put first (what it overrates must be known as well), as measured there, with the versions that the results name.
@@ -12,18 +11,14 @@ and the first that were measured.
 
 `--judge` compares what `compile(expr)` takes at each setup with the best measured there, on paper: chosen by the model
 alone, with the records that ship, and with those of other sizes alone (each setup's own left out). What the search did
-not measure has no time, and is counted. `--time` makes a store of so many records in a folder of its own, and
-prints what one append, one find and reading all take.
+not measure has no time, and is counted.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import random
 import sys
-import tempfile
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -39,17 +34,12 @@ from neptune.driver.known import samples
 from neptune.ir.forms import cheaper
 from neptune.ir.program import Program
 from neptune.records.record import Record, parse
-from neptune.records.store import SHIPPED, Key, Store, key_of, replace
+from neptune.records.store import SHIPPED, Key, key_of, replace
 from neptune.records.structure import structure_of
 from neptune.tune.choose import Wishes, candidates
 from neptune.tune.chooser import Chooser
 from neptune.tune.machine import machine_of
 from neptune.tune.samples import Sample
-
-STRUCTURES = 200
-"""Programs that the records of `--time` are of."""
-REPEATS = 9
-
 
 # --- what ships ----------------------------------------------------------------------------------
 
@@ -181,53 +171,7 @@ def summary(of: Sequence[Taken]) -> str:
     return f"{mean:.4f} of the best measured, worst {worst.speed:.3f} ({worst.setup}), {len(speeds)} setups{lost}"
 
 
-# --- times ---------------------------------------------------------------------------------------
-
-
-def made_up(count: int) -> Iterator[Record]:
-    """So many records, always the same, of STRUCTURES programs."""
-    draw = random.Random(0)
-    names = [f"{draw.getrandbits(128):032x}" for _ in range(STRUCTURES)]
-    versions = {"neptune": "0.1.0", "python": "3.12.3", "torch": "2.11.0", "triton": "3.6.0"}
-    for k in range(count):
-        sizes = {"batch": draw.randint(1, 64), "heads": 16, "s_q": draw.randint(1, 1 << 15), "s_kv": 4096}
-        params = {"BLOCK_M": 64, "BLOCK_N": 128, "num_warps": draw.choice((4, 8)), "num_stages": 3}
-        us = [round(draw.uniform(10, 1000), 3) for _ in range(3)]
-        yield Record(
-            structure=names[k % STRUCTURES], device="H200", template="flash_attention", name="attention",
-            sizes=sizes, params=params, us=us, versions=versions, clocks={"memory": 3201, "sm": 1980},
-            when="2026-11-22T00:00:00Z",
-        )  # fmt: skip
-
-
-def timed(count: int) -> None:
-    """Print the times of a store of so many records."""
-    records = list(made_up(count))
-    with tempfile.TemporaryDirectory() as folder:
-        store = Store(Path(folder))
-        store.extend(records)
-        assert store.path is not None
-        structure, device = records[0].structure, records[0].device
-        again = records[0]
-        # They would make every collection of garbage a long one.
-        del records
-        found = len(store.find(structure, device))
-        print(f"{count} records, {store.path.stat().st_size / 1e6:.0f} MB")
-        print(f"append {_ms(lambda: store.append(again), 200)}")
-        print(f"find   {_ms(lambda: store.find(structure, device))}, {found} records of one program")
-        print(f"find   {_ms(lambda: store.find('0' * 32, device))}, of none")
-        print(f"all    {_ms(store.all, 1)}")
-
-
-def _ms(act: Callable[[], object], repeats: int = REPEATS) -> str:
-    """The median time of a call, and that of the processor alone: on a busy machine the first is not the store's."""
-    wall, own = [], []
-    for _ in range(repeats):
-        begin, begun = time.perf_counter(), time.process_time()
-        act()
-        wall.append((time.perf_counter() - begin) * 1e3)
-        own.append((time.process_time() - begun) * 1e3)
-    return f"{median(wall):8.2f} ms ({median(own):.2f} of the processor)"
+# --- the command ---------------------------------------------------------------------------------
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -238,8 +182,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--tuned", type=Path, metavar="FILE", help="records of bench.tune_operators that ship as well")
     parser.add_argument("--when", metavar="DATE", help="the day on which they were measured, 2026-11-21")
     parser.add_argument("--keep", type=int, default=12, metavar="N", help="candidates of each setup")
-    parser.add_argument("--time", action="store_true", help="print how long the store takes")
-    parser.add_argument("--records", type=int, default=100_000, metavar="N", help="records of the store for --time")
     options = parser.parse_args(argv)
     if options.ship:
         if not options.when:
@@ -258,8 +200,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         if options.json:
             said = {way: [asdict(t) for t in of] for way, of in found.items()}
             options.json.write_text(record.as_json({"judged": said}))
-    if options.time:
-        timed(options.records)
     return 0
 
 

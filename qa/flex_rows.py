@@ -260,12 +260,6 @@ i < 0
 # --- calls -------------------------------------------------------------------------------------------
 
 Call = tuple[tuple[Tensor, ...], dict[str, Any]]
-CALLS: dict[str, Callable[[], Call]] = {}
-
-
-def call(make: Callable[[], Call]) -> Callable[[], Call]:
-    CALLS[make.__name__.replace("_", " ")] = make
-    return make
 
 
 def qkv(s_q: int = S_Q, s_kv: int = S_KV, heads: int = HEADS, kv_heads: int = HEADS, depth_v: int = DEPTH) -> Any:
@@ -295,187 +289,48 @@ class Scale:
         return s + self.by
 
 
-@call
-def nothing_given() -> Call:
-    return qkv(), {}
-
-
-@call
-def a_scale() -> Call:
-    return qkv(), {"scale": 0.3}
-
-
-@call
-def a_scale_of_0() -> Call:
-    return qkv(), {"scale": 0.0}
-
-
-@call
-def grouped_heads() -> Call:
-    return qkv(heads=8, kv_heads=2), {"enable_gqa": True, "block_mask": blocks(causal)}
-
-
-@call
-def one_key_head() -> Call:
-    return qkv(kv_heads=1), {"enable_gqa": True, "score_mod": lambda s, b, h, i, j: s + h}
-
-
-@call
 def grouped_heads_with_a_bias_of_heads() -> Call:
     bias = torch.randn(8, 12)
     return qkv(heads=8, kv_heads=4), {"enable_gqa": True, "score_mod": lambda s, b, h, i, j: s + bias[h, i]}
 
 
-@call
-def sums() -> Call:
-    return qkv(), {"return_lse": True, "block_mask": blocks(causal)}
-
-
-@call
-def sums_and_maxima() -> Call:
-    return qkv(), {"return_aux": AuxRequest(lse=True, max_scores=True), "score_mod": lambda s, b, h, i, j: s * 2}
-
-
-@call
-def maxima_alone() -> Call:
-    return qkv(), {"return_aux": AuxRequest(max_scores=True), "block_mask": blocks(causal)}
-
-
-@call
-def nothing_beside() -> Call:
-    return qkv(), {"return_aux": AuxRequest()}
-
-
-@call
-def kernel_options() -> Call:
-    return qkv(), {"kernel_options": {"BLOCK_M": 32, "num_stages": 2, "PRESCALE_QK": True}}
-
-
-@call
-def rows_that_see_nothing() -> Call:
-    return qkv(), {"block_mask": blocks(lambda b, h, i, j: (i > 3) & (j < i - 2)), "return_lse": True}
-
-
-@call
-def a_score_and_a_mask() -> Call:
-    return qkv(), {"score_mod": lambda s, b, h, i, j: s + (j - i), "block_mask": blocks(causal)}
-
-
-@call
-def blocks_of_two_sizes() -> Call:
-    return qkv(), {"block_mask": blocks(causal, size=(2, 8))}
-
-
-@call
-def blocks_of_a_batch() -> Call:
-    return qkv(), {"block_mask": blocks(lambda b, h, i, j: i + 4 * b >= j, b=BATCH)}
-
-
-@call
-def blocks_of_a_head() -> Call:
-    return qkv(), {"block_mask": blocks(lambda b, h, i, j: i + h >= j, h=HEADS)}
-
-
-@call
-def blocks_larger_than_all() -> Call:
-    return qkv(), {"block_mask": blocks(causal, size=128)}
-
-
-@call
-def blocks_that_are_adjusted() -> Call:
-    return qkv(9, 11), {"block_mask": blocks(causal)._adjust(9, 11)}
-
-
-@call
 def masks_of_masks() -> Call:
     low = lambda b, h, i, j: j < 3  # noqa: E731
     near = lambda b, h, i, j: i - j < 6  # noqa: E731
     return qkv(), {"block_mask": blocks(and_masks(or_masks(low, near), causal))}
 
 
-@call
-def one_query() -> Call:
-    return qkv(1, 16), {"block_mask": blocks(lambda b, h, i, j: i + 10 >= j, s_q=1)}
-
-
-@call
-def one_key() -> Call:
-    return qkv(5, 1), {"score_mod": lambda s, b, h, i, j: s - i}
-
-
-@call
-def more_queries_than_keys() -> Call:
-    return qkv(16, 5), {"block_mask": blocks(causal, 16, 5)}
-
-
-@call
-def another_depth_of_values() -> Call:
-    return qkv(depth_v=3), {"block_mask": blocks(causal)}
-
-
-@call
-def tensors_laid_out_by_rows() -> Call:
-    return tuple(t.transpose(1, 2).contiguous().transpose(1, 2) for t in qkv()), {}
-
-
-@call
-def a_depth_that_is_not_dense() -> Call:
-    return tuple(t.transpose(2, 3).contiguous().transpose(2, 3) for t in qkv()), {"block_mask": blocks(causal)}
-
-
-@call
 def parts_of_one_tensor() -> Call:
     whole = torch.randn(BATCH, S_Q, 3, HEADS, DEPTH, generator=torch.Generator().manual_seed(1))
     return tuple(t.transpose(1, 2) for t in whole.unbind(2)), {}
 
 
-@call
-def an_object_as_a_score() -> Call:
-    return qkv(), {"score_mod": Scale(1.5)}
-
-
-@call
-def a_method_as_a_score() -> Call:
-    return qkv(), {"score_mod": Scale(1.5).method}
-
-
-@call
-def a_partial_as_a_score() -> Call:
-    return qkv(), {"score_mod": functools.partial(lambda by, s, b, h, i, j: s * by, 1.5)}
-
-
-@call
 def scores_of_scores() -> Call:
     first: Any = lambda s, b, h, i, j: torch.tanh(s / 5) * 5  # noqa: E731
     second: Any = lambda s, b, h, i, j: s + (j - i) * 0.5  # noqa: E731
     return qkv(), {"score_mod": lambda s, b, h, i, j: second(first(s, b, h, i, j), b, h, i, j)}
 
 
-@call
 def two_reads_of_one_table() -> Call:
     table = torch.randn(16)
     return qkv(), {"score_mod": lambda s, b, h, i, j: s + table[i] - table[j]}
 
 
-@call
 def a_table_that_is_a_view() -> Call:
     table = torch.randn(8, 32)[::2, 3:30:1]
     return qkv(), {"score_mod": lambda s, b, h, i, j: s + table[h, j]}
 
 
-@call
 def a_table_that_is_expanded() -> Call:
     table = torch.randn(1, 16).expand(HEADS, 16)
     return qkv(), {"score_mod": lambda s, b, h, i, j: s + table[h, j]}
 
 
-@call
 def a_parameter() -> Call:
     table = torch.nn.Parameter(torch.randn(HEADS))
     return qkv(), {"score_mod": lambda s, b, h, i, j: s * table[h]}
 
 
-@call
 def an_assignment_in_a_mod() -> Call:
     def mod(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
         s += i - j
@@ -484,8 +339,59 @@ def an_assignment_in_a_mod() -> Call:
     return qkv(), {"score_mod": mod}
 
 
-@call
 def selected_blocks() -> Call:
     counts = torch.tensor([[[1, 2, 0]]], dtype=torch.int32)
     index = torch.tensor([[[[2, 0, 0, 0], [3, 1, 0, 0], [0, 0, 0, 0]]]], dtype=torch.int32)
     return qkv(), {"block_mask": BlockMask.from_kv_blocks(counts, index, BLOCK_SIZE=4, seq_lengths=(S_Q, S_KV))}
+
+
+CALLS: dict[str, Callable[[], Call]] = {
+    "nothing given": lambda: (qkv(), {}),
+    "a scale": lambda: (qkv(), {"scale": 0.3}),
+    "a scale of 0": lambda: (qkv(), {"scale": 0.0}),
+    "grouped heads": lambda: (qkv(heads=8, kv_heads=2), {"enable_gqa": True, "block_mask": blocks(causal)}),
+    "one key head": lambda: (qkv(kv_heads=1), {"enable_gqa": True, "score_mod": lambda s, b, h, i, j: s + h}),
+    "grouped heads with a bias of heads": grouped_heads_with_a_bias_of_heads,
+    "sums": lambda: (qkv(), {"return_lse": True, "block_mask": blocks(causal)}),
+    "sums and maxima": lambda: (
+        qkv(),
+        {"return_aux": AuxRequest(lse=True, max_scores=True), "score_mod": lambda s, b, h, i, j: s * 2},
+    ),
+    "maxima alone": lambda: (qkv(), {"return_aux": AuxRequest(max_scores=True), "block_mask": blocks(causal)}),
+    "nothing beside": lambda: (qkv(), {"return_aux": AuxRequest()}),
+    "kernel options": lambda: (qkv(), {"kernel_options": {"BLOCK_M": 32, "num_stages": 2, "PRESCALE_QK": True}}),
+    "rows that see nothing": lambda: (
+        qkv(),
+        {"block_mask": blocks(lambda b, h, i, j: (i > 3) & (j < i - 2)), "return_lse": True},
+    ),
+    "a score and a mask": lambda: (
+        qkv(),
+        {"score_mod": lambda s, b, h, i, j: s + (j - i), "block_mask": blocks(causal)},
+    ),
+    "blocks of two sizes": lambda: (qkv(), {"block_mask": blocks(causal, size=(2, 8))}),
+    "blocks of a batch": lambda: (qkv(), {"block_mask": blocks(lambda b, h, i, j: i + 4 * b >= j, b=BATCH)}),
+    "blocks of a head": lambda: (qkv(), {"block_mask": blocks(lambda b, h, i, j: i + h >= j, h=HEADS)}),
+    "blocks larger than all": lambda: (qkv(), {"block_mask": blocks(causal, size=128)}),
+    "blocks that are adjusted": lambda: (qkv(9, 11), {"block_mask": blocks(causal)._adjust(9, 11)}),
+    "masks of masks": masks_of_masks,
+    "one query": lambda: (qkv(1, 16), {"block_mask": blocks(lambda b, h, i, j: i + 10 >= j, s_q=1)}),
+    "one key": lambda: (qkv(5, 1), {"score_mod": lambda s, b, h, i, j: s - i}),
+    "more queries than keys": lambda: (qkv(16, 5), {"block_mask": blocks(causal, 16, 5)}),
+    "another depth of values": lambda: (qkv(depth_v=3), {"block_mask": blocks(causal)}),
+    "tensors laid out by rows": lambda: (tuple(t.transpose(1, 2).contiguous().transpose(1, 2) for t in qkv()), {}),
+    "a depth that is not dense": lambda: (
+        tuple(t.transpose(2, 3).contiguous().transpose(2, 3) for t in qkv()),
+        {"block_mask": blocks(causal)},
+    ),
+    "parts of one tensor": parts_of_one_tensor,
+    "an object as a score": lambda: (qkv(), {"score_mod": Scale(1.5)}),
+    "a method as a score": lambda: (qkv(), {"score_mod": Scale(1.5).method}),
+    "a partial as a score": lambda: (qkv(), {"score_mod": functools.partial(lambda by, s, b, h, i, j: s * by, 1.5)}),
+    "scores of scores": scores_of_scores,
+    "two reads of one table": two_reads_of_one_table,
+    "a table that is a view": a_table_that_is_a_view,
+    "a table that is expanded": a_table_that_is_expanded,
+    "a parameter": a_parameter,
+    "an assignment in a mod": an_assignment_in_a_mod,
+    "selected blocks": selected_blocks,
+}

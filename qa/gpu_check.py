@@ -2,7 +2,6 @@
 
     python -m qa.gpu_check [--json gpu.json] [--target cuda]      # exit status 0: all pass, 1: not, 2: no GPU
     python -m qa.gpu_check --target interpret                     # the same at small sizes, on the CPU
-    python -m qa.gpu_check --target cuda --save kernels           # needs no GPU; there: --saved kernels
 
 Needs torch, triton, numpy, sympy and einops, not TVM. Every operator is compiled by `neptune.compile` and compared
 with float64 on random and large inputs, needles and zero tiles at every tile boundary, lengths that no tile divides
@@ -142,11 +141,6 @@ def compiled(case: Case, target: str, params: Mapping[str, int]) -> Kernel:
     return neptune.compile(case.program, case.template, target=target, params=params)
 
 
-def saved_at(folder: Path, case: Case) -> Path:
-    """Where `--save` puts the kernel of a case, and `--saved` finds it."""
-    return folder / "".join(c if c.isalnum() else "_" for c in str(case))
-
-
 def check(case: Case, kernel: Kernel, sizes: tuple[int, int], view: str, outer: int) -> Result:
     """One kernel on all families at once: they lie side by side in the first dimension."""
     result = Result(str(case), sizes, view)
@@ -210,14 +204,11 @@ def judge(
         result.problems.append(f"{where}: a row that is zero is not exactly zero")
 
 
-def results(target: str, plan: Plan, saved: Path | None = None) -> Iterator[Result]:
-    """Every check of a plan; each kernel is compiled once, or loaded from `saved`, and takes every size and view."""
+def results(target: str, plan: Plan) -> Iterator[Result]:
+    """Every check of a plan; each kernel is compiled once, and takes every size and view."""
     for case in plan.cases:
         try:
-            if saved is None:
-                kernel = compiled(case, target, plan.params_of(case))
-            else:
-                kernel = neptune.load(saved_at(saved, case), target)
+            kernel = compiled(case, target, plan.params_of(case))
         except NeptuneError as error:
             yield Result(str(case), (0, 0), "", problems=[str(error)])
             continue
@@ -244,8 +235,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--target", choices=("cuda", "hip", "interpret", "llvm"), help="by default the GPU here")
     parser.add_argument("--operators", nargs="+", metavar="NAME", help="by default all")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the environment and every error")
-    parser.add_argument("--save", type=Path, metavar="DIR", help="compile and save the kernels, and run nothing")
-    parser.add_argument("--saved", type=Path, metavar="DIR", help="check the kernels that --save has written there")
     options = parser.parse_args(argv)
     target = options.target or str(default_target())
     plan = plan_for(target)
@@ -253,17 +242,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         plan = replace(plan, cases=tuple(c for c in plan.cases if c.operator in options.operators))
         if not plan.cases:
             parser.error(f"no such operator: {', '.join(options.operators)}")
-    if options.save is not None:
-        for case in plan.cases:
-            compiled(case, target, plan.params_of(case)).save(saved_at(options.save, case))
-        print(f"{len(plan.cases)} kernels in {options.save}")
-        return 0
     if not present(target, asked=options.target is not None):
         print("torch sees no such GPU here; --target interpret runs the same checks on the CPU, at small sizes")
         return 2
     print(HEAD)
     found = []
-    for r in results(target, plan, options.saved):
+    for r in results(target, plan):
         found.append(r)
         print(line(r), flush=True)
     failed = sum(not r.passes for r in found)

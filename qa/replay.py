@@ -3,11 +3,11 @@
     python -m qa.replay record --out FILE [--jobs 2] [--only fuzz …] [--verify 1] [--like OLD]
     python -m qa.replay compare OLD NEW [--common] [--ignore source …] [--items chains/] [--examples 3]
 
-`record` compiles shipped operators by every template with all of its choices, the chains, the repairs, the programs of
-known defects, and random programs of `qa.fuzz` and `qa.variety` by fixed seeds (`qa.replay_corpus`); it runs
-no kernel. For each it keeps template, schedule, repairs with their proofs and assumptions, refusals with their texts,
-facts, the programs, a digest of the generated text, or what ended it (`qa.replay_extract`). One line of JSON an
-item, after one that says what made them; a name that ends in .gz is compressed. Some 20 MB: no file for the repository.
+`record` compiles shipped operators by every template with all of its choices, the chains, the repairs, and random
+programs of `qa.fuzz` and `qa.variety` by fixed seeds (`qa.replay_corpus`); it runs no kernel. For each it keeps
+template, schedule, repairs with their proofs and assumptions, refusals with their texts, facts, the programs, a digest
+of the generated text, or what ended it (`qa.replay_extract`). One line of JSON an item, after one that says what made
+them; a name that ends in .gz is compressed. Some 20 MB: no file for the repository.
 
 The checks are off (NEPTUNE_VERIFY=0), but for the kind `checked`: `--verify 1` switches them on for all. A random
 schedule depends on what is granted; `--like OLD` repeats the requests that another record has, so that a change of the
@@ -44,7 +44,7 @@ from qa.replay_extract import Record
 
 LIMIT = 600
 """Seconds that an item may take: a busy machine must not decide what a record says."""
-KINDS = ("operators", "chains", "repairs", "defects", "checked", "fuzz", "variety")
+KINDS = ("operators", "chains", "repairs", "checked", "fuzz", "variety")
 PACKAGES = ("torch", "triton", "sympy", "apache-tvm")
 
 

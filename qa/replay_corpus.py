@@ -1,4 +1,4 @@
-"""What a replay compiles: operators, chains, repairs, defects, and random programs of fixed seeds, as named items.
+"""What a replay compiles: operators, chains, repairs, and random programs of fixed seeds, as named items.
 
 An item is a name ("chains/softmax by flash_attention") and what makes its record; nothing is made before it is asked
 for, and nothing runs. `items()` lists all of one version of Neptune, in an order that stays.
@@ -23,13 +23,12 @@ from neptune.ops.attention import OPERATORS, attention, operator
 from neptune.ops.linear import matmul
 from neptune.ops.softmax import figure1, softmax
 from qa import masks, repair_programs, variety
-from qa.defect_programs import DEFECTS, FUZZED, MISTAKES, library
 from qa.fuzzing import draw, judge, schedules, unsound
 from qa.replay_extract import Record, compilation, decided, failure, text
 from qa.variety_programs import draw as draw_variety
 from qa.variety_words import said
 
-KINDS = ("operators", "chains", "repairs", "defects", "checked", "fuzz", "variety")
+KINDS = ("operators", "chains", "repairs", "checked", "fuzz", "variety")
 FUZZ, FUZZ_SEED = 400, 9_000_000
 VARIETY, VARIETY_SEED = 300, 90_000
 UNSOUND_EVERY = 5
@@ -137,20 +136,9 @@ def _refused(name: str, _: Record | None) -> Record:
         return failure(error)
 
 
-def _defects() -> Items:
-    for name, make in DEFECTS.items():
-        yield f"{name} by automatic", _item(make)
-        for template in ("softmax_online", "flash_decoding"):
-            yield f"{name} by {template}", _item(make, template)
-    yield from ((name, _item(make)) for name, make in MISTAKES.items())
-    yield from ((f"topi.{name}", _item(make)) for name, make in library().items())
-    yield from ((f"fuzz {seed}", partial(_fuzzed, seed)) for seed in FUZZED)
-
-
 def _checked() -> Items:
-    """The defects again, with the checks that a user has."""
-    yield from ((name, partial(_with_checks, make)) for name, make in DEFECTS.items())
-    yield from ((f"topi.{name}", partial(_with_checks, make)) for name, make in library().items())
+    """The repairs again, with the checks that a user has."""
+    yield from ((name, partial(_with_checks, chain.program)) for name, chain in repair_programs.PROGRAMS.items())
 
 
 def _with_checks(make: Callable[[], Any], _: Record | None) -> Record:
@@ -240,7 +228,6 @@ MAKERS: Mapping[str, Callable[[], Items]] = {
     "operators": _operators,
     "chains": _chains,
     "repairs": _repairs,
-    "defects": _defects,
     "checked": _checked,
     "fuzz": _fuzz,
     "variety": _variety,

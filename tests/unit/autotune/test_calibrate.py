@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import torch
 
-from bench.sass import LoopStats, Request, compile_kernel
 from neptune.autotune.calibrate import Gpu, Probe, Reading, calibrate, of_processors
 from neptune.autotune.journal import Journal
 from neptune.autotune.present import BLOCK, DEPTH, EXPONENTIALS, MATRIX, TILE
@@ -27,6 +26,7 @@ from neptune.records.structure import DIGITS
 from neptune.runtime.launch import Target
 from neptune.tune.calibrated import FILE, keep, kept, means_something, with_measured
 from neptune.tune.machine import DEVICES, Machine
+from tests.examples.sass import LoopStats, Request, compile_kernel
 
 NAME, ARCH = "NVIDIA H200", "cuda:90"
 RATES = {"float16": 3900.0, "int8": 7700.0}

@@ -18,31 +18,19 @@ def test_latency(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", list(latency.CACHED_CASES))
-def test_latency_of_cached_kernels(name: str) -> None:
-    row = latency.measure_cached(name, 1)
-    assert "error" not in row
-    median = row["median"]
-    assert min(median[k] for k in ("warm", "cold", "fresh")) > 0
-    assert latency.short_line(row, "median").count("|") == 6
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("name", list(latency.AUTOMATIC_CASES))
 def test_latency_of_automatic_compilations(name: str) -> None:
     """From the cache it takes a small part of the time; the cache of the session has nothing to do with it."""
     row = latency.measure_automatic(name, 1)
     least = row["least"]
     assert 0 < least["warm"] <= least["fresh"] < least["cold"] / 5
-    assert latency.short_line(row, "least").count("|") == 5
+    assert latency.short_line(row).count("|") == 5
 
 
 @pytest.mark.slow
 def test_failures_are_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(latency.CASES, "broken", "raise ValueError('no')")
     assert latency.line(latency.measure("broken", 1)) == "| broken | ValueError: no |"
-    monkeypatch.setitem(latency.CACHED_CASES, "broken", "raise ValueError('no')")
-    assert latency.short_line(latency.measure_cached("broken", 1), "median") == "| broken | ValueError: no |"
     monkeypatch.setitem(latency.AUTOMATIC_CASES, "broken", "int('x')")
     row = latency.measure_automatic("broken", 1)
-    assert latency.short_line(row, "least").startswith("| broken | ValueError: invalid literal")
+    assert latency.short_line(row).startswith("| broken | ValueError: invalid literal")

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from statistics import geometric_mean, median
 
-from bench.records import judged, made_up, shipped, summary, timed, tuned
+from bench.records import judged, shipped, summary, tuned
 from neptune.ops.softmax import softmax
 from neptune.records.believe import best
 from neptune.records.record import Record, parse, structure_of
@@ -64,11 +64,3 @@ def test_records_that_ship_choose_as_the_search_did() -> None:
     assert all(t.speed is not None and t.speed > 0.97 for t in own)
     assert geometric_mean(t.speed or 0 for t in others) >= geometric_mean(t.speed or 0 for t in model)
     assert "of the best measured, worst" in summary(own) and "4 setups" in summary(own)
-
-
-def test_the_store_that_is_timed(capsys) -> None:
-    records = list(made_up(400))
-    assert [parse(r.line()) for r in records] == records and records == list(made_up(400))
-    assert len({r.structure for r in records}) == 200 and min(median(r.us) for r in records) > 0
-    timed(400)
-    assert "400 records" in capsys.readouterr().out

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from bench.sass import LoopStats, analyse, clean_loop
 from neptune.hopper.accept import verdict
 from neptune.hopper.compile import compile_gluon
 from neptune.hopper.gluon import GluonText, generate, spelled
@@ -17,6 +16,7 @@ from neptune.hopper.ir import Levers
 from neptune.hopper.roles import roles
 from neptune.runtime.hopper.accepted import Verdict
 from tests.examples.hopper_examples import attention, product
+from tests.examples.sass import LoopStats, analyse, clean_loop
 from tests.examples.walks import tiles_of, walked
 from tests.goldens import check_golden
 

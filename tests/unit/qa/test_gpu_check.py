@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 
-import neptune
 from bench.cases import TEMPLATES, Case
 from qa import gpu_check
 
@@ -37,20 +36,6 @@ def test_it_runs_in_the_interpreter(
     checks = json.loads((tmp_path / "found.json").read_text())["checks"]
     assert [c["view"] for c in checks] == [*gpu_check.VIEWS] * 2
     assert {"o, random", "o, x30", "lse, needle 0"} <= {s["of"] for s in checks[0]["samples"]}
-
-
-@pytest.mark.slow
-def test_it_runs_saved_kernels(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    monkeypatch.setattr(gpu_check, "SMALL", SMALLEST)
-    assert gpu_check.main(["--target", "interpret", "--save", str(tmp_path)]) == 0
-    assert len(list(tmp_path.iterdir())) == 2
-    monkeypatch.setattr(neptune, "compile", None)
-    assert gpu_check.main(["--target", "interpret", "--saved", str(tmp_path)]) == 0
-    assert gpu_check.main(["--target", "interpret", "--saved", str(tmp_path / "nothing")]) == 1
-    said = capsys.readouterr().out
-    assert "6 checks on interpret, 0 failed" in said and "there is no saved kernel" in said
 
 
 def test_a_kernel_without_its_mask_fails() -> None:

@@ -1,8 +1,5 @@
 """Read compiled kernels: registers, spills, and what each loop of the machine code holds. No GPU is needed.
 
-    python -m bench.sass some.cubin
-    python -m bench.sass path/kernel.py:name --arg x='*fp16' --arg n=i32 --const BLOCK=128 --warps 8 --stages 2
-
 A kernel is compiled for sm_90 by a child process, because some failures of ptxas make Triton print the whole PTX and
 others end the process; it is then taken apart with the disassembler that the Triton wheel carries. `analyse` finds the
 loops of a cubin, `compile_kernel` compiles and analyses, `clean_loop` picks the loop that an attention kernel spends
@@ -14,7 +11,6 @@ for each product before it goes on, it is 0, and matrix and exponential units ta
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import importlib.util
 import json
@@ -107,7 +103,7 @@ def clean_loop(found: Iterable[LoopStats]) -> LoopStats | None:
 
 def compile_kernel(request: Request, timeout: float = 300.0) -> Report:
     """Compile in a child process and analyse. Raises CompileError where that fails."""
-    root = Path(__file__).resolve().parent.parent
+    root = Path(__file__).resolve().parents[2]
     environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
     with tempfile.TemporaryDirectory() as scratch:
         environment |= {
@@ -117,7 +113,7 @@ def compile_kernel(request: Request, timeout: float = 300.0) -> Report:
         }
         try:
             child = subprocess.run(
-                [sys.executable, "-m", "bench.sass", "--worker", scratch],
+                [sys.executable, "-m", "tests.examples.sass", scratch],
                 input=json.dumps(asdict(request)),
                 env=environment,
                 capture_output=True,
@@ -225,72 +221,5 @@ def _worker(folder: str) -> None:
     Path(folder, "result.json").write_text(json.dumps({"name": kernel.metadata.name, "shared": kernel.metadata.shared}))
 
 
-def _constant(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return {"True": True, "False": False, "None": None}.get(text, text)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m bench.sass", description="What the loops of a kernel hold.")
-    parser.add_argument("what", nargs="?", help="a cubin, or path.py:kernel or module:kernel to compile")
-    parser.add_argument(
-        "--arg", action="append", default=[], metavar="NAME=TYPE", help="a runtime argument: *fp16, i32"
-    )
-    parser.add_argument("--const", action="append", default=[], metavar="NAME=VALUE", help="a constexpr argument")
-    parser.add_argument("--divisible", action="append", default=[], metavar="NAME", help="an argument that is 16·n")
-    parser.add_argument("--warps", type=int, default=4)
-    parser.add_argument("--stages", type=int, default=3)
-    parser.add_argument("--capability", type=int, default=90)
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--worker", metavar="FOLDER", help=argparse.SUPPRESS)
-    return parser
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    options = _parser().parse_args(argv)
-    if options.worker:
-        _worker(options.worker)
-        return 0
-    if not options.what:
-        _parser().error("name a cubin or a kernel")
-    report: Report | None = None
-    try:
-        if ":" in options.what:
-            types = dict(item.split("=", 1) for item in options.arg)
-            constants = {key: _constant(value) for key, value in (item.split("=", 1) for item in options.const)}
-            request = Request(
-                kernel=options.what,
-                signature=types | dict.fromkeys(constants, "constexpr"),
-                constants=constants,
-                divisible=tuple(options.divisible),
-                num_warps=options.warps,
-                num_stages=options.stages,
-                capability=options.capability,
-            )
-            report = compile_kernel(request)
-            loops: Sequence[LoopStats] = report.loops
-        else:
-            loops = analyse(Path(options.what).read_bytes())
-    except CompileError as error:
-        print(error, file=sys.stderr)
-        return 1
-    if options.json:
-        print(json.dumps(asdict(report) if report else [asdict(loop) for loop in loops], indent=2))
-        return 0
-    if report:
-        print(
-            f"{report.kernel}: {report.registers} registers, {report.spill_bytes} bytes spilled, "
-            f"{report.shared_bytes} bytes shared, warnings: {', '.join(report.warnings) or 'none'}"
-        )
-    clean = clean_loop(loops)
-    for loop in loops:
-        values = {key: value for key, value in asdict(loop).items() if value and key not in ("kernel", "start", "end")}
-        figures = ", ".join(f"{key} {value}" for key, value in values.items())
-        print(f"  {loop.kernel} {loop.start:#06x}-{loop.end:#06x}: {figures}{'  <- clean' if loop is clean else ''}")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    _worker(sys.argv[1])

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from bench import sass
 from neptune.codegen.compile import launch_types
 from neptune.codegen.triton import generate
 from neptune.fusion.schedule import Schedule
 from neptune.ops.attention import prefill_causal
 from neptune.templates.flash_attention import flash_attention
 from neptune.tile.pipeline import lower
+from tests.examples import sass
 from tests.examples.listings import listing
 
 Measure = Callable[..., list[sass.LoopStats]]
