@@ -21,10 +21,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-KINDS = ("right", "refused", "wrong", "raised", "rejected", "endless")
+KINDS = ("right", "refused", "skipped", "wrong", "raised", "rejected", "endless")
 FAILURES = frozenset({"wrong", "raised", "rejected", "endless"})
-"""wrong: another value than the oracle's. raised: an exception that is no refusal. rejected: a check of Neptune's own
-threw out what Neptune made. endless: no end within the limit."""
+"""skipped: a case that says nothing, since the oracle has no value. wrong: another value than the oracle's. raised: an
+exception that is no refusal. rejected: a check of Neptune's own threw out what Neptune made. endless: no end within the
+limit."""
 
 
 @dataclass(frozen=True)

@@ -1,23 +1,16 @@
 """A variety of random programs through every front end, against numpy and against TVM's own compiler.
 
-    python -m qa.variety --count 200 --seed 0 [--targets llvm,interpret] [--json variety.json]
+    python -m qa.variety --count 200 --seed 0 [--jobs 2] [--json variety.json]
 
-A program counts as *compiled* if every target agrees with a float64 reference that rounds like the program does,
-and TVM's compilation of `te.create_prim_func` with it; as *rejected* if it is refused with a NeptuneError. *wrong*
-and *crashed* (any other exception) must stay 0: the exit status says so.
+A program is *right* if every target agrees with a float64 reference that rounds like the program does, and TVM's
+compilation of `te.create_prim_func` with it; *skipped* if TVM refuses it, or it reads an element of nothing.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import sys
 import traceback
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,6 +20,7 @@ from tvm import te
 
 import neptune
 from neptune.ir.expr import Var, walk
+from qa.harness import Outcome, command
 from qa.variety_programs import LIMIT, MANTISSA, Spec, Tensor, draw, nodes
 from qa.variety_words import Reference, Symbolic, said
 
@@ -76,17 +70,6 @@ def _written(sch: Any, stage: str) -> list[Any]:
     """The loops of a stage that index what it writes."""
     found = {x.name for i in sch.definition(stage).action.index for x in walk(i) if isinstance(x, Var)}
     return [f for f in sch.loops(stage) if f.var in found]
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What became of one program: kind is compiled, rejected, wrong, crashed or skipped (TVM refuses it)."""
-
-    seed: int
-    source: str
-    template: str
-    kind: str
-    message: str = ""
 
 
 # --- one program -----------------------------------------------------------------------------------
@@ -227,14 +210,15 @@ def run_one(seed: int, targets: Sequence[str] = TARGETS) -> Outcome:
     template = TURNS[seed % len(TURNS)]
 
     def outcome(kind: str, message: str = "") -> Outcome:
-        return Outcome(seed, spec.source, template, kind, message)
+        reason = " | ".join(line.strip() for line in message.splitlines()[:2])[:150]
+        return Outcome(kind, reason, f"{spec.source}, {template}: {message}")
 
     try:
         expr, inputs = said(spec, spec.source)
     except neptune.NeptuneError as error:
-        return outcome("rejected", str(error))
+        return outcome("refused", str(error))
     except Exception as error:
-        return outcome("skipped" if spec.source != "builder" else "crashed", f"{type(error).__name__}: {error}")
+        return outcome("skipped" if spec.source != "builder" else "raised", f"{type(error).__name__}: {error}")
     arrays, scalars = arrays_of(spec)
     try:
         wanted = Wanted(spec, arrays, scalars)
@@ -255,16 +239,16 @@ def run_one(seed: int, targets: Sequence[str] = TARGETS) -> Outcome:
             got = [poisoned(t) for t in spec.outputs]
             kernel(*given, *(values[n] for n in kernel.scalars), out=got)
         except neptune.errors.InternalError as error:
-            return outcome("crashed", f"{target}: {error}")
+            return outcome("raised", f"{target}: {error}")
         except neptune.NeptuneError as error:
-            return outcome("rejected", f"{type(error).__name__}: {error}")
+            return outcome("refused", f"{type(error).__name__}: {error}")
         except Exception as error:
             last = traceback.extract_tb(error.__traceback__)[-1]
-            return outcome("crashed", f"{target}: {type(error).__name__}: {error} ({last.filename}:{last.lineno})")
+            return outcome("raised", f"{target}: {type(error).__name__}: {error} ({last.filename}:{last.lineno})")
         for t, found in zip(spec.outputs, got, strict=True):
             if why := compare(t, plain_array(found), wanted):
                 return outcome("wrong", f"{target}: {why}")
-    return outcome("compiled")
+    return outcome("right")
 
 
 def _sizes(t: Tensor) -> list[Any]:
@@ -276,42 +260,7 @@ def _dtype(spec: Spec, name: str) -> str:
     return next(t.dtype for t in spec.inputs if t.name == name)
 
 
-# --- many ------------------------------------------------------------------------------------------
-
-
-def summary(outcomes: Sequence[Outcome]) -> str:
-    counts = Counter(o.kind for o in outcomes)
-    lines = [f"{counts[k]:6} {k}" for k in ("compiled", "rejected", "wrong", "crashed", "skipped")]
-    reasons = Counter(_reason(o.message) for o in outcomes if o.kind == "rejected")
-    lines += ["rejected, by message:", *(f"{n:6} {text}" for text, n in reasons.most_common())]
-    skipped = Counter(_reason(o.message) for o in outcomes if o.kind == "skipped")
-    lines += ["skipped:", *(f"{n:6} {text}" for text, n in skipped.most_common())]
-    return "\n".join(lines)
-
-
-def _reason(message: str) -> str:
-    return " | ".join(line.strip() for line in message.splitlines()[:2])[:150]
-
-
-def main(argv: Sequence[str] | None = None) -> int:
+if __name__ == "__main__":
     # What a check rejects is a failure here.
     os.environ.setdefault("NEPTUNE_STRICT", "1")
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--count", type=int, default=100)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--targets", default=",".join(TARGETS))
-    parser.add_argument("--json", type=Path)
-    args = parser.parse_args(argv)
-    outcomes = []
-    for k in range(args.count):
-        outcomes.append(found := run_one(args.seed + k, args.targets.split(",")))
-        if found.kind in ("wrong", "crashed"):
-            print(f"seed {found.seed} ({found.source}, {found.template}) {found.kind}: {found.message}", flush=True)
-    print(summary(outcomes))
-    if args.json is not None:
-        args.json.write_text(json.dumps([asdict(o) for o in outcomes], indent=1))
-    return int(any(o.kind in ("wrong", "crashed") for o in outcomes))
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    command(run_one, __doc__)

@@ -13,7 +13,7 @@ pytest.importorskip("tvm")
 import neptune
 from neptune.frontend import builder as nt
 from neptune.fusion.schedule import PRIMITIVES
-from qa import fuzz
+from qa import fuzz, harness
 from qa.fuzzing import draw, schedules, unsound
 from qa.fuzzing.judge import Effort, Failure, Verdict, judge, program_of
 from qa.fuzzing.programs import MODES, arrays_of, results, walk
@@ -32,8 +32,8 @@ SAVED = sorted((Path(__file__).parent / "saved").glob("*.json"))
 
 @pytest.mark.parametrize("seeds", sampled(PARTS, 3), ids=str)
 def test_random_programs_and_schedules(seeds: range) -> None:
-    found = list(fuzz.outcomes(seeds))
-    assert not [o.failures for o in found if o.failures], fuzz.summary(found, 0)
+    found = [fuzz.run_one(seed) for seed in seeds]
+    assert not [o.failures for o in found if o.failures]
     assert sum(o.fused for o in found) >= len(found) // 5
     assert sum(o.exact.get("fused") == "accepted" for o in found) >= len(found) // 2
 
@@ -160,10 +160,20 @@ def test_a_planted_bug_shrinks_to_a_few_stages() -> None:
     assert judge(found.case, Effort(llvm=False)).failures == []
 
 
+def test_what_failed_is_printed_as_a_case_that_can_be_saved(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = {"program": draw.draw(1), "steps": [], "data": 1}
+    failed = fuzz.Outcome(1, failures=[("llvm", "y is off")], case=case)
+    monkeypatch.setattr(fuzz, "run_one", {1: failed, 2: fuzz.Outcome(2, accepted=["split"])}.__getitem__)
+    found = fuzz.trial(1)
+    assert (found.kind, found.reason) == ("wrong", "llvm: y is off") and fuzz.trial(2).kind == "right"
+    assert json.loads(found.case) == json.loads(json.dumps({**case, "seen": "llvm: y is off"}))
+
+
 @pytest.mark.slow
-def test_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     out = tmp_path / "fuzz.json"
-    assert fuzz.main(["--count", "2", "--seed", "5", "--json", str(out)]) == 0
-    text = capsys.readouterr().out
-    assert "2 programs fuzzed" in text and "failures: none" in text
-    assert [o["seed"] for o in json.loads(out.read_text())] == [5, 6]
+    monkeypatch.setattr("sys.argv", ["fuzz", "--count", "2", "--seed", "5", "--json", str(out)])
+    with pytest.raises(SystemExit) as status:
+        harness.command(fuzz.trial, fuzz.__doc__)
+    assert status.value.code == 0 and "2 cases in" in capsys.readouterr().out
+    assert json.loads(out.read_text())["failed"] == []
