@@ -88,7 +88,7 @@ def page(content: Mapping[str, Any]) -> str:
     lines = [INTRO]
     for name, (heads, cells) in parts(content["rows"]):
         lines += [f"## {name.capitalize()}", "", WHAT[name], ""]
-        lines += [_line(heads), "|---" * len(heads) + "|", *map(_line, cells), "", *_remark(name, content["rows"])]
+        lines += [line(heads), "|---" * len(heads) + "|", *map(line, cells), "", *_remark(name, content["rows"])]
     e = content["environment"]
     versions = ", ".join(f"{n} {e[n]}" for n in ("torch", "triton", "apache-tvm", "numpy", "sympy") if e.get(n))
     return "\n".join([*lines, f"Made with {versions}, Python {e['python']}.", ""])
@@ -110,7 +110,8 @@ def _remark(name: str, rows: Sequence[Row]) -> list[str]:
     return [f"{REMARKS[name]}", "", *found, ""] if found else []
 
 
-def _line(cells: Sequence[str]) -> str:
+def line(cells: Sequence[str]) -> str:
+    """A row of a table in Markdown."""
     return "| " + " | ".join(x.replace("|", r"\|") for x in cells) + " |"
 
 
@@ -158,11 +159,12 @@ def _resources(rows: Sequence[Row]) -> Columns:
     for r in rows:
         p, found = r["resources"]["params"], r["resources"]["targets"]
         tiles = "×".join(str(v) for n, v in p.items() if n not in ("num_warps", "num_stages", "NUM_SPLITS"))
-        cells.append((r["chain"], f"{tiles} w{p['num_warps']}", *(_needs(found.get(t)) for t in targets)))
+        cells.append((r["chain"], f"{tiles} w{p['num_warps']}", *(needs(found.get(t)) for t in targets)))
     return ("chain", "tile", *(SHORT.get(t, t) for t in targets)), cells
 
 
-def _needs(resources: Any) -> str:
+def needs(resources: Any) -> str:
+    """The resources of kernels in a cell."""
     if not isinstance(resources, list):
         return str(resources or "-")
     each = (

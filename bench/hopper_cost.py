@@ -3,14 +3,14 @@
     python -m bench.hopper_cost [--fit NAMES] [--rows]
 
 Times of attention on an H200, 16384 tokens and 2048 columns of heads, float16: `results/h200-hopper.json` by depth,
-length and mask, and LEVERS, its forms beside each other in another run; in TRITON, kernels on tiles of that run. Two
-runs of one kernel differ by up to 8 %. The hand-written table puts the longest groups first wherever their keys lie,
-LEVERS' tables keep heads together. PRODUCTS are generated ones. Reported: the error of the time,
+length and mask; `results/h200-hopper-levers.json`, its forms beside each other in another run, with kernels on tiles
+of that run. Two runs of one kernel differ by up to 8 %. The hand-written table puts the longest groups first wherever
+their keys lie, those of the levers keep heads together. Products are generated ones. Reported: the error of the time,
 |log(predicted / measured)|; of pairs of one setup that differ by 5 % or more, those in the right order; and the choice
 between both forms. No GPU is needed.
 
-`--fit` fits the named constants, on all points of attention, on full masks alone (judged on causal ones), on LEVERS
-alone, and on PRODUCTS alone.
+`--fit` fits the named constants, on all points of attention, on full masks alone (judged on causal ones), on levers
+alone, and on products alone.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -37,69 +38,21 @@ from neptune.tune.constants import FITTED
 from neptune.tune.cost import Model
 
 ROWS = Path(__file__).parent / "results" / "h200-hopper.json"
+LEVERS = ROWS.with_name("h200-hopper-levers.json")
 TOKENS, COLUMNS = 16384, 2048
 AT = ((4096, False), (4096, True), (16384, False), (16384, True))
-"""Length and mask of the columns below."""
-LEVERS: tuple[tuple[int, tuple[int, int, str, int], tuple[int | None, ...]], ...] = (
-    (128, (2, 2, "once", 128), (605, 537, 600, 597)),
-    (128, (2, 4, "once", 64), (517, 468, 531, 514)),
-    (128, (3, 4, "once", 64), (545, 478, 572, 555)),
-    (128, (2, 2, "stride", 128), (601, 488, 604, 528)),
-    (128, (2, 2, "table", 128), (617, 558, 621, 604)),
-    (64, (2, 3, "once", 128), (420, 389, 442, 417)),
-    (64, (2, 3, "table", 128), (453, 409, 460, 454)),
-    (64, (3, 2, "once", 128), (469, 426, 511, 495)),
-    (64, (3, 2, "table", 128), (482, 437, 504, 504)),
-    (64, (3, 4, "table", 64), (426, 393, None, None)),
-    (256, (2, 2, "once", 64), (656, 610, 629, 660)),
-    (256, (2, 2, "table", 64), (662, 626, 662, 657)),
-)
-"""Depth; consumers, stages, how groups come to programs, keys of a tile; TFLOP/s."""
-SHORT = ((64, 1024, True, (3, 2, "table", 128), 271), (64, 1024, True, (2, 3, "table", 128), 298),
-         (64, 1024, False, (2, 3, "table", 128), 420), (64, 1024, False, (3, 2, "table", 128), 388))  # fmt: skip
+"""Length and mask of the rates of "levers" and "tiles"."""
 LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
-AHEAD: tuple[tuple[int, bool, tuple[int, int, int, bool], tuple[int | None, ...]], ...] = (
-    (64, False, (2, 2, 128, True), (378, 413, 428, 434, 427, 440)),
-    (64, False, (2, 3, 128, False), (338, 397, 421, 432, 434, 433)),
-    (64, False, (2, 3, 128, True), (386, 425, 434, 440, 431, 442)),
-    (64, False, (2, 4, 64, True), (340, 357, 362, None, None, None)),
-    (64, False, (2, 4, 128, True), (381, 420, 432, 437, 428, 439)),
-    (64, False, (3, 2, 128, False), (339, 395, 470, 495, 530, 531)),
-    (64, False, (3, 2, 128, True), (371, 427, 490, 504, 539, 531)),
-    (64, False, (3, 3, 128, True), (373, 430, 493, 510, 541, 529)),
-    (64, True, (2, 2, 128, True), (243, 329, 390, 410, 428, 436)),
-    (64, True, (2, 3, 128, False), (227, 315, 382, 405, 423, 427)),
-    (64, True, (2, 3, 128, True), (250, 338, 393, 412, 433, 440)),
-    (64, True, (2, 4, 64, True), (248, 314, 353, None, None, None)),
-    (64, True, (2, 4, 128, True), (249, 336, 399, 414, 433, 437)),
-    (64, True, (3, 2, 128, False), (204, 284, 402, 446, 487, 502)),
-    (64, True, (3, 2, 128, True), (211, 304, 415, 448, 493, 508)),
-    (64, True, (3, 3, 128, True), (227, 305, 421, 447, 492, 509)),
-    (128, False, (2, 2, 128, False), (477, 583, 634, 653, 653, 637)),
-    (128, False, (2, 2, 128, True), (533, 620, 655, 668, 643, 639)),
-    (128, False, (2, 4, 64, True), (509, 570, 586, None, None, None)),
-    (128, True, (2, 2, 128, False), (299, 437, 550, 623, 660, 643)),
-    (128, True, (2, 2, 128, True), (326, 464, 567, 637, 666, 643)),
-    (128, True, (2, 4, 64, True), (331, 452, 533, None, None, None)),
-)
-"""Generated forms: depth; causal; consumers, stages, keys of a tile, whether queries come ahead; TFLOP/s by LENGTHS."""
-TRITON: tuple[tuple[int, tuple[int, int, int, int], tuple[int | None, ...]], ...] = (
-    (128, (128, 128, 8, 2), (446, 407, 466, 454)),
-    (128, (128, 64, 8, 3), (451, 418, 455, 463)),
-    (64, (128, 64, 8, 3), (408, None, None, 412)),
-    (64, (128, 128, 8, 2), (301, None, None, 312)),
-    (64, (64, 128, 4, 2), (424, 383, 431, 425)),
-    (256, (128, 64, 8, 2), (512, None, None, 537)),
-)
-"""Depth; rows, keys, warps, stages; TFLOP/s."""
+"""Lengths of the rates of "ahead"."""
 
 
-PRODUCTS: tuple[tuple[tuple[int, int, int], tuple[int, int, str, int, int], float], ...] = (
-    ((4096, 4096, 4096), (2, 3, "stride", 256, 64), 202),
-    ((2048, 2048, 2048), (2, 3, "stride", 256, 64), 28.4),
-)
-"""Generated products, a row each: m, n, k; consumers, stages, how groups come to programs, columns and depth of a tile;
-microseconds of a call."""
+@cache
+def measured() -> Any:
+    """Rows by kind, rates in TFLOP/s. "levers": depth; consumers, stages, how groups come to programs, keys of a tile;
+    rates. "short": depth, length, causal; the same; a rate. "ahead": depth, causal; consumers, stages, keys, whether
+    queries come ahead; rates. "tiles": depth; rows, keys, warps, stages; rates of Triton's form. "products": m, n, k;
+    consumers, stages, how groups come to programs, columns and depth of a tile; microseconds of a call."""
+    return json.loads(LEVERS.read_text())
 
 
 @dataclass(frozen=True)
@@ -161,17 +114,18 @@ def of_levers() -> list[Point]:
     """The forms beside each other."""
     found = [
         Point("levers", depth, length, causal, _levers(depth, of), rate, near=True)
-        for depth, of, rates in LEVERS
+        for depth, of, rates in measured()["levers"]
         for (length, causal), rate in zip(AT, rates, strict=True)
         if rate is not None
     ]
-    return found + [Point("levers", d, n, c, _levers(d, of), rate, near=True) for d, n, c, of, rate in SHORT]
+    short = measured()["short"]
+    return found + [Point("levers", d, n, c, _levers(d, of), rate, near=True) for d, n, c, of, rate in short]
 
 
 def of_ahead() -> list[Point]:
     """The generated forms beside each other, with queries of the next group that come ahead and without."""
     found = []
-    for depth, causal, (consumers, stages, keys, ahead), rates in AHEAD:
+    for depth, causal, (consumers, stages, keys, ahead), rates in measured()["ahead"]:
         levers = Levers(consumers, stages, "table" if causal else "stride", tiles={"BLOCK_N": keys}, ahead=ahead)
         pairs = zip(LENGTHS, rates, strict=True)
         found += [Point("ahead", depth, n, causal, levers, rate, near=True) for n, rate in pairs if rate is not None]
@@ -181,8 +135,8 @@ def of_ahead() -> list[Point]:
 def of_products() -> list[Product]:
     """The generated products."""
     return [
-        Product(sizes, Levers(w, n, how, tiles={"BLOCK_N": cols, "BLOCK_K": depth}), us)
-        for sizes, (w, n, how, cols, depth), us in PRODUCTS
+        Product(tuple(sizes), Levers(w, n, how, tiles={"BLOCK_N": cols, "BLOCK_K": depth}), us)
+        for sizes, (w, n, how, cols, depth), us in measured()["products"]
     ]
 
 
@@ -247,7 +201,7 @@ def against_triton() -> tuple[int, int]:
     rows = of_levers()
     ours = [(p.setup, p.us, us, 0) for p, us in zip(rows, predictions(rows), strict=True)]
     theirs = []
-    for depth, (m, n, warps, stages), rates in TRITON:
+    for depth, (m, n, warps, stages), rates in measured()["tiles"]:
         for (length, causal), rate in zip(AT, rates, strict=True):
             if rate is not None:
                 params = {"BLOCK_M": m, "BLOCK_N": n, "num_warps": warps, "num_stages": stages}

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from bench.chain_tables import SHORT, line, needs
 from neptune.ops.shipped import OPERATORS
 
 Row = Mapping[str, Any]
-SHORT = {"cuda:80": "sm_80", "cuda:90": "sm_90", "hip:gfx942": "gfx942"}
 INTRO = """# Shipped operators: facts
 
 What a plain `neptune.compile` makes of each shipped operator, with nothing given: see [operators](operators.md) for
@@ -52,7 +52,7 @@ def _missing(part: str, rows: Sequence[Row]) -> list[str]:
 
 
 def _table(cells: Sequence[tuple[str, ...]]) -> list[str]:
-    head, *body = ("| " + " | ".join(x.replace("|", r"\|") for x in row) + " |" for row in cells)
+    head, *body = map(line, cells)
     return [head, "|---" * len(cells[0]) + "|", *body]
 
 
@@ -86,13 +86,5 @@ def _resources(rows: Sequence[Row]) -> list[tuple[str, ...]]:
     cells: list[tuple[str, ...]] = [("operator", *SHORT.values())]
     for r in rows:
         found = r.get("facts", {}).get("resources", {})
-        cells.append((r["operator"], *(_needs(found.get(t)) for t in SHORT)))
+        cells.append((r["operator"], *(needs(found.get(t)) for t in SHORT)))
     return cells
-
-
-def _needs(found: Any) -> str:
-    if not isinstance(found, list):
-        return str(found or "-")
-    return "; ".join(
-        f"{k['registers']} r, {k['spill_bytes']} sp, {k['shared_bytes']} sh, {k['matrix'] or '-'}" for k in found
-    )

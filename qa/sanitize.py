@@ -25,8 +25,10 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import torch
 
@@ -46,38 +48,25 @@ FOUND = 9
 SUMMARY, RACE = "SUMMARY", "Race reported between"
 Case = tuple[Callable[[], Program], str, Mapping[str, int]]
 
-_HEADS = {"batch": 1, "heads": 2}
+
+def _attention(s_q: int, s_kv: int, **options: Any) -> Case:
+    sizes = {"batch": 1, "heads": 2, "s_q": s_q, "s_kv": s_kv}
+    return partial(attention, causal=True, **options), "flash_attention", sizes
+
+
+def _product(make: Callable[[], Program]) -> Case:
+    return make, "matmul", {"m": 200, "n": 264, "k": 200}
+
+
 CASES: Mapping[str, Case] = MappingProxyType(
     {
-        "causal 64": (lambda: attention(depth=64, causal=True), "flash_attention", {**_HEADS, "s_q": 200, "s_kv": 330}),
-        "causal 128": (
-            lambda: attention(depth=128, causal=True),
-            "flash_attention",
-            {**_HEADS, "s_q": 200, "s_kv": 330},
-        ),
-        "causal 256": (
-            lambda: attention(depth=256, causal=True),
-            "flash_attention",
-            {**_HEADS, "s_q": 200, "s_kv": 330},
-        ),
-        "empty loops": (
-            lambda: attention(depth=128, causal=True),
-            "flash_attention",
-            {**_HEADS, "s_q": 400, "s_kv": 33},
-        ),
-        "matmul": (matmul, "matmul", {"m": 200, "n": 264, "k": 200}),
-        "window": (
-            lambda: attention(depth=128, causal=True, window=150),
-            "flash_attention",
-            {**_HEADS, "s_q": 400, "s_kv": 400},
-        ),
-        "softcap": (
-            lambda: attention(depth=64, causal=True, softcap=30.0),
-            "flash_attention",
-            {**_HEADS, "s_q": 200, "s_kv": 330},
-        ),
-        "linear, gelu": (lambda: linear(activation="gelu", bias=True), "matmul", {"m": 200, "n": 264, "k": 200}),
-        "gated linear": (gated_linear, "matmul", {"m": 200, "n": 264, "k": 200}),
+        **{f"causal {depth}": _attention(200, 330, depth=depth) for depth in (64, 128, 256)},
+        "empty loops": _attention(400, 33, depth=128),
+        "matmul": _product(matmul),
+        "window": _attention(400, 400, depth=128, window=150),
+        "softcap": _attention(200, 330, depth=64, softcap=30.0),
+        "linear, gelu": _product(partial(linear, activation="gelu", bias=True)),
+        "gated linear": _product(gated_linear),
     }
 )
 

@@ -13,11 +13,8 @@ of q are a multiple of those of k. Scores are kept in units of log2.
 from __future__ import annotations
 
 import heapq
-import math
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import torch
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
@@ -27,7 +24,6 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma,
     warpgroup_mma_wait,
 )
-from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 # Triton 3.9's names, or those that 3.6 has for them (neptune/hopper/versions.py).
 async_load = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
@@ -36,8 +32,6 @@ barrier = getattr(gl, "barrier", None) or gl.thread_barrier
 
 ROWS = 64
 """Rows of a consumer: a warpgroup's product has 64."""
-NEAR = 1 << 25
-"""Bytes of keys and values that are read together: they stay in L2."""
 
 
 class Form(NamedTuple):
@@ -293,43 +287,6 @@ def balanced(
     for tiles in given:
         first.append(first[-1] + len(tiles))
     return [t for tiles in given for t in tiles], first
-
-
-def prepared(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    *,
-    causal: bool = False,
-    chosen: Form | None = None,
-    return_lse: bool = False,
-) -> tuple[torch.Tensor, torch.Tensor, Callable[[], object]]:
-    """The tensors of softmax(q kᵀ / √depth) v and, with `return_lse`, of the log-sum-exp [heads, length] in float32.
-
-    Last comes the call that fills them: descriptors and table are made once.
-    """
-    heads, length, depth = q.shape
-    f = chosen or form(depth, length)
-    rows = f.consumers * ROWS
-    row_tiles = -(-length // rows)
-    programs = min(torch.cuda.get_device_properties(q.device).multi_processor_count, heads * row_tiles)
-    near = max(1, NEAR * q.shape[0] // (k.nbytes + v.nbytes))
-    made = balanced(heads, length, rows, f.block_n, causal, programs, near)
-    table, first = (torch.tensor(x, dtype=torch.int32, device=q.device) for x in made)
-    out = torch.empty_like(q)
-    lse = torch.empty((heads, length) if return_lse else (1,), dtype=torch.float32, device=q.device)
-    dtype = {torch.float16: gl.float16, torch.bfloat16: gl.bfloat16}[q.dtype]
-
-    def descriptor(x: torch.Tensor, block: list[int]) -> TensorDescriptor:
-        layout = gl.NVMMASharedLayout.get_default_for(block, dtype)
-        return TensorDescriptor.from_tensor(x if len(block) == 3 else x.reshape(-1, depth), block, layout)
-
-    args = (
-        descriptor(q, [ROWS, depth]), descriptor(k, [f.block_n, depth]), descriptor(v, [f.block_n, depth]),
-        descriptor(out, [1, ROWS, depth]), lse, table, first, length, heads // k.shape[0], row_tiles,
-        math.log2(math.e) / math.sqrt(depth), *constants(depth, length, f, causal, return_lse).values(),
-    )  # fmt: skip
-    return out, lse, lambda: attention_kernel[(programs,)](*args, num_warps=4)
 
 
 def constants(depth: int, length: int, f: Form, causal: bool, lse: bool) -> dict[str, Any]:
