@@ -7,11 +7,11 @@ given by holes: (part, put) pairs, where `put(new)` is the whole with another pa
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, cast
 
 from neptune.ir.dtypes import is_float, is_int
-from neptune.ir.expr import OPS, Const, Expr, Load, Op, Select, Var, as_expr, children, rebuild
+from neptune.ir.expr import OPS, Const, Expr, Load, Op, Select, Var, as_expr, children, maximum, rebuild
 from neptune.ir.nodes import E, Node
 from neptune.ir.program import Buffer, Program
 from neptune.tile.ir import TileProgram
@@ -91,6 +91,8 @@ PARTS = {
 }
 """What mistakes in the bounds of a loop are called where the loop is a part of a split reduction."""
 EXPONENTIALS = ("exp", "exp2")
+LATE = 2
+"""Mistakes that begin in a loop's third iteration: they need that many tiles to be seen."""
 
 
 def numbers_of_parts(program: Program | TileProgram) -> frozenset[str]:
@@ -156,35 +158,57 @@ def other_values(value: Any, dtype: str) -> list[Any]:
 
 
 def _op(e: Op[Expr]) -> Iterator[tuple[str, Expr]]:
+    def shifted(x: Expr, by: int) -> Expr:
+        return x + as_expr(1, x.dtype) if by > 0 else x - as_expr(1, x.dtype)
+
+    return op_mistakes(e, shifted)
+
+
+def op_mistakes(e: Op[E], shifted: Callable[[E, int], E], of_tiles: bool = False) -> Iterator[tuple[str, Any]]:
+    """Every mistake in an operator; `shifted` is an integer that is one more or less."""
     args, numbers = e.args, bool(e.args) and is_float(e.args[0].dtype)
     kind = OPS[e.name].kind
     if kind == "compare":
         off = "other operator" if numbers or e.name in ("eq", "ne") else "mask off by one"
-        yield off, Op(SAME_SHAPE[e.name], args, e.dtype)
-        if not numbers:
-            yield "mask off by one", Op(e.name, (args[0], args[1] + as_expr(1, args[1].dtype)), e.dtype)
-            yield "mask off by one", Op(e.name, (args[0], args[1] - as_expr(1, args[1].dtype)), e.dtype)
+        yield off, replace(e, name=SAME_SHAPE[e.name])
+        if not numbers and is_int(args[1].dtype):
+            yield from (("mask off by one", replace(e, args=(args[0], shifted(args[1], by)))) for by in (1, -1))
     elif kind == "logic" and len(args) == 2:
-        yield "conjunct dropped", args[0]
-        yield "conjunct dropped", args[1]
+        yield from (("conjunct dropped", a) for a in args)
     elif e.name in ("sub", "div"):
-        yield "swapped operands", Op(e.name, args[::-1], e.dtype)
-    if e.name in OTHER:
-        yield "other operator", Op(OTHER[e.name], args, e.dtype)
+        yield "swapped operands", replace(e, args=args[::-1])
+    # In tiles, integers are indices, which have mistakes of their own.
+    if e.name in OTHER and (numbers or not of_tiles):
+        yield "other operator", replace(e, name=OTHER[e.name])
     if e.name in ("mul", "div") and numbers:
-        yield "factor dropped", args[0]
-    if e.name == "mul" and numbers:
-        yield "factor dropped", args[1]
-    if e.name in ("add", "sub"):
-        yield "term dropped", args[0]
-    if e.name == "add":
-        yield "term dropped", args[1]
+        yield from (("factor dropped", a) for a in (args if e.name == "mul" else args[:1]))
+    if e.name in ("add", "sub") and (numbers or not of_tiles):
+        yield from (("term dropped", a) for a in (args if e.name == "add" else args[:1]))
+    if e.name in ("max", "min") and numbers and of_tiles:
+        yield from (("term dropped", a) for a in args)
     if e.name in BASES:
-        yield "other base", Op(BASES[e.name], args, e.dtype)
-    if e.name in ("exp", "exp2"):
-        yield "other sign", Op(e.name, (Op("neg", args, args[0].dtype),), e.dtype)
+        yield "other base", replace(e, name=BASES[e.name])
+    if e.name in EXPONENTIALS:
+        yield "other sign", replace(e, args=(cast("E", Op("neg", args, args[0].dtype)),))
     if kind == "math" and len(args) == 1 and numbers:
         yield "function dropped", args[0]
+
+
+def loop_mistakes(s: Any, late: Callable[[Expr], Any], again: bool = True) -> Iterator[Change]:
+    """Every mistake in the bounds of a loop, and what stands in its place; `late` is its body under a condition."""
+    one = as_expr(1, "int32")
+    where = f"loop {s.var}"
+    yield Change("dropped tile", f"{where} ends early", (replace(s, hi=s.hi - one),))
+    yield Change("dropped tile", f"{where} starts late", (replace(s, lo=s.lo + one),))
+    yield Change("wrong piece bound", f"{where} goes on", (replace(s, hi=s.hi + one),))
+    if not (isinstance(s.lo, Const) and s.lo.value == 0):
+        yield Change("repeated tile", f"{where} starts early", (replace(s, lo=maximum(s.lo - one, 0)),))
+    if again:
+        yield Change("repeated tile", f"{where} twice", (s, s))
+    if isinstance(s.lo, Const) and isinstance(s.hi, Const) and s.hi.value - s.lo.value <= LATE:
+        return
+    after = Op("lt", (Var(s.var), s.lo + as_expr(LATE, "int32")), "bool")
+    yield Change("dropped tile", f"{where} but {LATE}", (replace(s, body=late(after)),))
 
 
 def _load(e: Load, scope: Scope) -> Iterator[tuple[str, Expr]]:

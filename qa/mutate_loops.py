@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from neptune.ir.evaluate.parallel import accesses, classify
-from neptune.ir.expr import Const, Expr, Op, Var, as_expr, conjuncts, loads, logical_and, maximum, variables
+from neptune.ir.expr import Expr, Op, Var, as_expr, conjuncts, loads, logical_and, variables
 from neptune.ir.expr import walk as walk_expr
 from neptune.ir.program import (
     Alloc,
@@ -26,11 +26,9 @@ from neptune.ir.program import (
     with_stmts,
     writes,
 )
-from qa.mutate import EXPONENTIALS, PARTS, Change, Put, Scope, expr_changes, numbers_of_parts
+from qa.mutate import EXPONENTIALS, LATE, PARTS, Change, Put, Scope, expr_changes, loop_mistakes, numbers_of_parts
 
 REDUCERS = {"sum": "max", "max": "sum", "min": "max", "prod": "sum", "argmax": "argmin", "argmin": "argmax"}
-LATE = 2
-"""Mistakes that begin in a loop's third iteration: they need that many tiles to be seen."""
 
 
 def loop_mutants(program: Program) -> Iterator[Change]:
@@ -97,19 +95,9 @@ def _scope(loops: tuple[For, ...], program: Program) -> Scope:
 
 
 def _loop(s: For) -> Iterator[Change]:
-    one = as_expr(1, "int32")
-    where = f"loop {s.var}"
-    yield Change("dropped tile", f"{where} ends early", replace(s, hi=s.hi - one))
-    yield Change("dropped tile", f"{where} starts late", replace(s, lo=s.lo + one))
-    yield Change("wrong piece bound", f"{where} goes on", replace(s, hi=s.hi + one))
-    if not (isinstance(s.lo, Const) and s.lo.value == 0):
-        yield Change("repeated tile", f"{where} starts early", replace(s, lo=maximum(s.lo - one, 0)))
-    if s.kind == "serial" and _changes_what_it_reads(s):
-        yield Change("repeated tile", f"{where} twice", Seq((s, s)))
-    if isinstance(s.lo, Const) and isinstance(s.hi, Const) and s.hi.value - s.lo.value <= LATE:
-        return
-    late = Op("lt", (Var(s.var), s.lo + as_expr(LATE, "int32")), "bool")
-    yield Change("dropped tile", f"{where} but {LATE}", replace(s, body=If(late, s.body)))
+    again = s.kind == "serial" and _changes_what_it_reads(s)
+    for c in loop_mistakes(s, lambda after: If(after, s.body), again):
+        yield replace(c, made=seq(*c.made))
 
 
 def _changes_what_it_reads(s: Stmt) -> bool:

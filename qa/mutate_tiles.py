@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 
-from neptune.ir.dtypes import is_float, is_int
-from neptune.ir.expr import OPS, Const, Op, Select, Var, as_expr, maximum, variables, walk
+from neptune.ir.dtypes import is_float
+from neptune.ir.expr import Const, Op, Select, Var, as_expr, variables, walk
 from neptune.tile.ir import (
     Assign,
     Branch,
@@ -28,20 +28,19 @@ from neptune.tile.ir import (
     walk_stmts,
 )
 from qa.mutate import (
-    BASES,
     EXPONENTIALS,
-    OTHER,
+    LATE,
     PARTS,
-    SAME_SHAPE,
     Change,
     Put,
     Scope,
     expr_changes,
     holes,
+    loop_mistakes,
     numbers_of_parts,
+    op_mistakes,
     other_values,
 )
-from qa.mutate_loops import LATE
 
 REDUCERS = {"sum": "max", "max": "sum", "min": "max", "prod": "sum"}
 Body = tuple[TStmt, ...]
@@ -179,7 +178,7 @@ def _statement(s: TStmt, loops: tuple[str, ...], scope: _Scope) -> Iterator[Chan
     """Mistakes in a statement; `made` is what stands in its place."""
     match s:
         case Loop():
-            for c in _loop(s):
+            for c in loop_mistakes(s, lambda after: (Branch(after, s.body),)):
                 yield replace(c, kind=PARTS.get(c.kind, c.kind)) if variables(s.lo) & scope.parts else c
             for c in expr_changes(s.lo, Scope(loops)):
                 yield Change("wrong piece bound", f"loop {s.var}: {c.where}", (replace(s, lo=c.made),))
@@ -229,21 +228,6 @@ def _loads(e: TExpr) -> list[LoadTile]:
 def _late(s: Assign, var: str) -> Iterator[Change]:
     early = Op("lt", (Var(var), as_expr(LATE, "int32")), "bool")
     yield Change("dropped tile", f"{s.name} after {LATE} of {var}", (Branch(early, (s,)),))
-
-
-def _loop(s: Loop) -> Iterator[Change]:
-    one = as_expr(1, "int32")
-    where = f"loop {s.var}"
-    yield Change("dropped tile", f"{where} ends early", (replace(s, hi=s.hi - one),))
-    yield Change("dropped tile", f"{where} starts late", (replace(s, lo=s.lo + one),))
-    yield Change("wrong piece bound", f"{where} goes on", (replace(s, hi=s.hi + one),))
-    if not (isinstance(s.lo, Const) and s.lo.value == 0):
-        yield Change("repeated tile", f"{where} starts early", (replace(s, lo=maximum(s.lo - one, 0)),))
-    yield Change("repeated tile", f"{where} twice", (s, s))
-    if isinstance(s.lo, Const) and isinstance(s.hi, Const) and s.hi.value - s.lo.value <= LATE:
-        return
-    late = Op("lt", (Var(s.var), s.lo + as_expr(LATE, "int32")), "bool")
-    yield Change("dropped tile", f"{where} but {LATE}", (replace(s, body=(Branch(late, s.body),)),))
 
 
 # --- tile expressions -----------------------------------------------------------------------------
@@ -311,32 +295,9 @@ def _load(e: LoadTile) -> Iterator[tuple[str, str, TExpr]]:
 
 
 def _map(e: Op[TExpr], target: str) -> Iterator[tuple[str, TExpr]]:
-    args, numbers = e.args, bool(e.args) and is_float(e.args[0].dtype)
-    kind = OPS[e.name].kind
-    if kind == "compare":
-        off = "other operator" if numbers or e.name in ("eq", "ne") else "mask off by one"
-        yield off, replace(e, name=SAME_SHAPE[e.name])
-        if not numbers and is_int(args[1].dtype):
-            for step in (1, -1):
-                right = Op("add", (args[1], Scalar(as_expr(step, args[1].dtype))), args[1].dtype)
-                yield "mask off by one", replace(e, args=(args[0], right))
-    elif kind == "logic" and len(args) == 2:
-        yield from (("conjunct dropped", a) for a in args)
-    elif e.name in ("sub", "div"):
-        yield "swapped operands", replace(e, args=args[::-1])
-    if e.name in OTHER and numbers:
-        yield "other operator", replace(e, name=OTHER[e.name])
-    if e.name in ("mul", "div") and numbers:
-        mine = target and any(_is(n, target) for a in args for n in walk(a))
-        kinds = "missing rescale" if mine else "factor dropped"
-        yield from ((kinds, a) for a in (args if e.name == "mul" else args[:1]))
-    if e.name in ("add", "sub") and numbers:
-        yield from (("term dropped", a) for a in (args if e.name == "add" else args[:1]))
-    if e.name in ("max", "min") and numbers:
-        yield from (("term dropped", a) for a in args)
-    if e.name in BASES:
-        yield "other base", replace(e, name=BASES[e.name])
-    if e.name in ("exp", "exp2"):
-        yield "other sign", replace(e, args=(Op("neg", args, args[0].dtype),))
-    if kind == "math" and len(args) == 1 and numbers:
-        yield "function dropped", args[0]
+    def shifted(x: TExpr, by: int) -> TExpr:
+        return Op("add", (x, Scalar(as_expr(by, x.dtype))), x.dtype)
+
+    mine = target and any(_is(n, target) for a in e.args for n in walk(a))
+    for kind, made in op_mistakes(e, shifted, of_tiles=True):
+        yield "missing rescale" if mine and kind == "factor dropped" else kind, made
