@@ -6,7 +6,6 @@ import os
 import platform
 from dataclasses import dataclass
 from functools import cached_property
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from neptune.ir.integers import evaluate_size
 from neptune.ops import softmax as rows
 from neptune.ops.attention import OPERATORS, operator
 from neptune.verify.numerics import Errors, Tensors, rel_error
+from neptune.versions import versions
 
 ATTENTION = tuple(OPERATORS)
 KV_HEADS = 2
@@ -27,7 +27,6 @@ TEMPLATES = {
     "softmax": ("softmax_online", "softmax_row"),
     **dict.fromkeys(OPERATORS, ("flash_attention", "attention_unfused")),
 }
-PACKAGES = ("torch", "triton", "numpy", "sympy", "apache-tvm", "neptune-compiler")
 
 
 @dataclass(frozen=True)
@@ -137,16 +136,9 @@ def worse(a: Errors, b: Errors) -> Errors:
 
 def environment() -> dict[str, Any]:
     """Versions and the machine, for a file of results: nothing that names a place or a person."""
-    found: dict[str, Any] = {name: _version(name) for name in PACKAGES}
-    found |= {"python": platform.python_version(), "platform": f"{platform.system()} {platform.machine()}"}
+    found: dict[str, Any] = {**versions("numpy", "sympy", "apache-tvm")}
+    found |= {"platform": f"{platform.system()} {platform.machine()}"}
     found |= {"cores": os.cpu_count(), "torch threads": torch.get_num_threads()}
     if torch.cuda.is_available():
         found |= {"gpu": torch.cuda.get_device_name(), "cuda": torch.version.cuda or torch.version.hip}
     return found
-
-
-def _version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None

@@ -1,7 +1,6 @@
 """Whether the verifier verifies: winners of searches by tier, mutants of them against float64, and the axioms.
 
     python -m qa.mirage_verify [--only RMSNorm …] [--budget 60] [--mutants 12000] [--seed 0] [--compile]
-        [--json FILE]
 
 A winner is the graph of the fewest kernels that a search finds. A mutant of it has one operator, operand, axis, map,
 part or constant changed, or two. What differs from the expression in float64 on some instance has to be rejected by
@@ -14,18 +13,13 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from math import inf
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass, field
 
 import neptune
-from bench import record
 from bench.mirage_programs import BENCHMARKS
 from neptune.errors import ExpressionError, Unsupported
 from neptune.ir.program import Program
-from neptune.mirage.align import aligned
-from neptune.mirage.bound import NO_FALSE_ACCEPT
+from neptune.mirage.align import Misfit, aligned
 from neptune.mirage.indexed import prove_equal
 from neptune.mirage.ir import Graph
 from neptune.mirage.lower import lowered
@@ -128,25 +122,6 @@ def axioms() -> dict[str, str]:
     return said
 
 
-def _row(name: str, found: Verdict, seconds: float, used: float, kernels: int) -> dict[str, Any]:
-    return {
-        "name": name,
-        "equal": found.equal,
-        "accepted": found.accepted,
-        "why": found.why,
-        "kernels": kernels,
-        "bound": _plain(found.bound),
-        "seconds": seconds,
-        "processor seconds": used,
-        "tiers": [{**asdict(t), "bound": _plain(t.bound)} for t in found.tiers],
-    }
-
-
-def _plain(bound: float | None) -> float | str | None:
-    """A bound as JSON has it, which has no infinity."""
-    return NO_FALSE_ACCEPT if bound == -inf else bound
-
-
 def _print_winner(name: str, found: Verdict, seconds: float, used: float) -> None:
     print(f"\n{name}: {seconds:.2f} s, {used:.2f} of a processor")
     print("\n".join(f"  {line}" for line in str(found).splitlines()), flush=True)
@@ -173,9 +148,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--mutants", type=int, default=12000, help="in all")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--compile", action="store_true", help="compile winners: their exact checks are tiers, too")
-    parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args(argv)
-    rows: list[dict[str, Any]] = []
+    of: list[Mutants] = []
     wrong = False
     for name in options.only:
         program = BENCHMARKS[name].program()
@@ -192,27 +166,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         made = tried(verifier, graph, options.mutants // len(options.only), options.seed)
         _print_mutants(name, made)
         wrong |= bool(made.escaped) or not found.equal
-        row = _row(name, found, seconds, used, len(graph.steps))
-        rows.append(row | {"seed": options.seed, "mutants": asdict(made)})
+        of.append(made)
     said = axioms()
     wrong |= any(text.startswith("WRONG") for text in said.values())
     print(f"\n{len(IDENTITIES)} identities and {len(FALSE)} false neighbours:")
     print("\n".join(f"  {name}: {text}" for name, text in said.items()))
-    total, valid = (sum(map(count, rows)) for count in (_all, _valid))
-    escaped = sum(len(row["mutants"]["escaped"]) for row in rows)
-    print(f"\n{total} mutants in all, {valid} of them valid graphs with values, {escaped} wrong ones accepted")
-    if options.json is not None:
-        options.json.write_text(record.as_json({"winners": rows, "axioms": said, "mutants": total, "valid": valid}))
+    total, escaped = sum(m.count for m in of), sum(len(m.escaped) for m in of)
+    invalid = sum(n for m in of for why, n in m.rejected.items() if why.startswith("no "))
+    print(f"\n{total} mutants in all, {total - invalid} of them graphs with values, {escaped} wrong ones accepted")
     return int(wrong)
-
-
-def _all(row: Mapping[str, Any]) -> int:
-    return int(row["mutants"]["count"])
-
-
-def _valid(row: Mapping[str, Any]) -> int:
-    """Mutants that are graphs and have values: those that have to be told apart."""
-    return int(_all(row) - sum(n for why, n in row["mutants"]["rejected"].items() if why.startswith("no ")))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """Chains of reductions in one pass: what the repairs are for beyond attention, each with a float64 reference.
 
-`PROGRAMS` has one row a chain. `python -m qa.repairs` prints how each is repaired and why that is right; the
-numerical tests run them on every target.
+`PROGRAMS` has one row a chain; the numerical tests run them on every target, and a replay records how each is repaired.
 """
 
 from __future__ import annotations

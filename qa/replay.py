@@ -26,7 +26,6 @@ import gzip
 import json
 import multiprocessing
 import os
-import platform
 import signal
 import subprocess
 import sys
@@ -35,7 +34,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -45,7 +43,6 @@ from qa.replay_extract import Record
 LIMIT = 600
 """Seconds that an item may take: a busy machine must not decide what a record says."""
 KINDS = ("operators", "chains", "repairs", "checked", "fuzz", "variety")
-PACKAGES = ("torch", "triton", "sympy", "apache-tvm")
 
 
 class TooLong(Exception):
@@ -62,22 +59,11 @@ def opened(path: Path, mode: str) -> IO[str]:
 def header(verify: int) -> Record:
     """What made a record: the commit of the package, versions, the level of checks."""
     import neptune
+    from neptune.versions import versions
 
     folder = Path(neptune.__file__).parent
     git = subprocess.run(["git", "-C", str(folder), "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
-    return {
-        "commit": git.stdout.strip() or None,
-        "verify": verify,
-        "python": platform.python_version(),
-        **{name: _version(name) for name in PACKAGES},
-    }
-
-
-def _version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
+    return {"commit": git.stdout.strip() or None, "verify": verify, **versions("sympy", "apache-tvm")}
 
 
 # --- recording -------------------------------------------------------------------------------------

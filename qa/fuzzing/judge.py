@@ -52,7 +52,7 @@ from qa.fuzzing.programs import (
     spec_of,
     truncates,
 )
-from qa.variety import by_tvm
+from qa.variety import by_tvm, plain_array, tensor_of
 from qa.variety_words import Reference, said
 
 LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8, 9)
@@ -256,7 +256,7 @@ class _Judge:
         if name not in self.verdict.targets:
             self.verdict.targets.append(name)
         for b, out in zip(kinds, outs, strict=True):
-            if why := run.worse(plain(out), b):
+            if why := run.worse(plain_array(out), b):
                 self.fail(name, f"{b}: {why} at {run.sizes} ({run.mode})")
                 return
 
@@ -280,14 +280,6 @@ class _Judge:
 def _native(kernel: LLVMKernel, sizes: Any, params: Any, inputs: Any, outputs: Any) -> None:
     tunables = {t.name: params[t.name] for t in kernel.program.tunables}
     kernel(inputs, outputs, {**sizes, **{n: v for n, v in params.items() if n not in tunables}}, tunables)
-
-
-def tensor_of(array: Any, dtype: str) -> torch.Tensor:
-    return torch.from_numpy(np.array(array)).to(getattr(torch, dtype))
-
-
-def plain(x: torch.Tensor) -> Any:
-    return x.to(torch.float64).numpy() if x.dtype.is_floating_point else x.numpy()
 
 
 def poisoned(shape: Sequence[int], dtype: str) -> torch.Tensor:
