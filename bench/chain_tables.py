@@ -1,12 +1,9 @@
-"""The rows of `bench.chains` as tables: in a terminal, and as a page."""
+"""The rows of `bench.chains` as a page."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
-
-from rich.markup import escape
-from rich.table import Table
 
 from bench.chain_errors import FAMILIES
 
@@ -70,17 +67,6 @@ def parts(rows: Sequence[Row]) -> Iterator[tuple[str, Columns]]:
         heads, cells = make(rows if name == "refusals" else whole)
         if cells:
             yield name, (heads, cells)
-
-
-def tables(rows: Sequence[Row]) -> Iterator[Table]:
-    """For a terminal."""
-    for name, (heads, cells) in parts(rows):
-        table = Table(title=name, title_justify="left", box=None, pad_edge=False)
-        for head in heads:
-            table.add_column(head, overflow="fold")
-        for row in cells:
-            table.add_row(*(escape(x.replace("`", "")) for x in row))
-        yield table
 
 
 def page(content: Mapping[str, Any]) -> str:

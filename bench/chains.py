@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
 
 import neptune
 from bench import record
@@ -33,7 +32,7 @@ from bench.cases import environment
 from bench.chain_attention import ATTENTION, OPERATOR_CHAINS
 from bench.chain_errors import COLS, FAMILIES, ROWS, Sample, kind, samples, unfused
 from bench.chain_programs import ROW_CHAINS, Chain
-from bench.chain_tables import page, tables
+from bench.chain_tables import page
 from neptune.errors import NeptuneError
 from neptune.tune.choose import lowered, named
 from neptune.tune.defaults import fits
@@ -125,12 +124,7 @@ def compiled(program: neptune.Program, template: str | None = None) -> neptune.K
 
 
 def measure(
-    chain: Chain,
-    targets: Sequence[str],
-    offline: Sequence[str] = (),
-    depth: int | None = None,
-    rows: int = ROWS,
-    cols: int = COLS,
+    chain: Chain, targets: Sequence[str], offline: Sequence[str] = (), depth: int | None = None
 ) -> dict[str, Any]:
     """The row of a chain; `{"refused": reason}` where no template takes it.
 
@@ -147,9 +141,9 @@ def measure(
     if targets:
         program = chain.build(DEPTH)
         small = compiled(program, made.template)
-        by, plainly = unfused(program, rows, cols)
-        found = list(samples(chain, program, {t: small.for_target(t) for t in targets}, rows, cols, plainly=plainly))
-        row["errors"] = {"rows": rows, "cols": cols, "targets": [*targets], "unfused by": by, **_errors(found)}
+        by, plainly = unfused(program, ROWS, COLS)
+        found = list(samples(chain, program, {t: small.for_target(t) for t in targets}, plainly=plainly))
+        row["errors"] = {"rows": ROWS, "cols": COLS, "targets": [*targets], "unfused by": by, **_errors(found)}
     if offline:
         found_there = {t: resources(whole, t) for t in offline}
         row["resources"] = {"depth": depth or chain.depth, "params": whole.params, "targets": found_there}
@@ -217,8 +211,6 @@ def _parser() -> argparse.ArgumentParser:
         "--targets", nargs="+", choices=TARGETS, help="that errors are of; by default all that are here"
     )
     parser.add_argument("--no-errors", action="store_true", help="facts, and resources if asked for")
-    parser.add_argument("--rows", type=int, default=ROWS, help="of the inputs that errors are measured of")
-    parser.add_argument("--cols", type=int, default=COLS)
     parser.add_argument("--resources", nargs="*", metavar="TARGET", help=f"compile for these, by default {OFFLINE}")
     parser.add_argument("--depth", type=int, help="of the products that resources are asked for; by default 64, or 128")
     return parser
@@ -236,17 +228,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     rows = kept(options.json)
     made = []
     for chain in (c for c in CHAINS if c.name in options.only):
-        row = measure(chain, targets, offline, options.depth, options.rows, options.cols)
+        row = measure(chain, targets, offline, options.depth)
         made.append(row)
         rows[chain.name] = merged(rows.get(chain.name, {}), row)
-        print(
-            f"{chain.name}: {row.get('refused') or row.get('errors', {}).get('of limit')}", file=sys.stderr, flush=True
+        said = (
+            f"{row['outcome']['template']}, {row.get('errors', {}).get('of limit')}"
+            if "outcome" in row
+            else row["refused"]
         )
+        print(f"{chain.name}: {said}", flush=True)
         if options.json:
             content = {"environment": environment(), "rows": [rows[c.name] for c in CHAINS if c.name in rows]}
             options.json.write_text(record.as_json(content))
-    for table in tables(made):
-        Console(width=None if sys.stdout.isatty() else 118).print(table)
     failed = sum(row.get("errors", {}).get("of limit", 0.0) > 1 for row in made)
     print(f"{len(made)} chains, {sum('refused' in r for r in made)} refused, {failed} above the limit")
     return 1 if failed else 0

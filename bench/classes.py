@@ -1,11 +1,10 @@
 """Random sizes through one kernel: which variants they take, what that loses by the model, how long a choice takes.
 
-    python -m bench.classes [--count 1000] [--operator prefill_gqa] [--saved] [--regret 100]
+    python -m bench.classes [--count 1000] [--operator prefill_gqa] [--regret 100]
 
 Sizes are drawn evenly by their logarithms. Regret is the time predicted for what is taken over that of the best of the
 whole space of all templates, at the sizes themselves; so much is lost by keeping few variants, and by choosing once for
-a class. `--saved` is of the tree of comparisons that a saved kernel goes by. The choices are made anew in another order
-and in another process, and must be the same.
+a class. The choices are made anew in another order and in another process, and must be the same.
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ import neptune
 from neptune.driver.device import machine_for
 from neptune.kernel import Kernel
 from neptune.ops.attention import operator
-from neptune.runtime.family import pick
 from neptune.runtime.launch import parse_target
 from neptune.tune.choose import Wishes, candidates
 from neptune.tune.points import Sizes, sizes_of
@@ -78,7 +76,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--operator", default="prefill_gqa")
     parser.add_argument("--regret", type=int, default=100, metavar="N", help="compare so many with the whole space")
-    parser.add_argument("--saved", action="store_true", help="regrets of the tree that a saved kernel goes by")
     parser.add_argument("--numbers", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
     kernel = neptune.compile(operator(options.operator), target="cuda:90", records=False)
@@ -91,11 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(f"{len(calls)} calls of {len(times)} classes take {len(set(numbers))} of {len(kernel.variants)} variants")
     print(f"{switches} switches; compilations: {len(set(numbers))} at most, one for each")
     print(f"time of a choice: {median(times):.1f} ms, {max(times):.1f} at most; once a class")
-    taken = numbers
-    if options.saved and kernel._family is not None:
-        tree, _ = kernel._family.chooser.tree(kernel.executable.artifact.bounds)
-        taken = [pick(tree, sizes) for sizes in calls]
-    lost = regrets(kernel, taken[: options.regret], calls[: options.regret])
+    lost = regrets(kernel, numbers[: options.regret], calls[: options.regret])
     mean = exp(sum(map(log, lost)) / len(lost)) - 1
     print(f"predicted loss of the first {len(lost)}: {mean:.1%} on average, {max(lost) - 1:.0%} at most")
     return 0 if _same(options, kernel, calls, numbers) else 1

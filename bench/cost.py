@@ -1,6 +1,6 @@
 """How well does the cost model predict, and choose? Judged on measured kernels, with constants held out.
 
-    python -m bench.cost [--fit] [--held-out] [--worst 10] [--json cost.json]
+    python -m bench.cost [--fit] [--held-out] [--worst 10]
 
 Points are the kernels of `results/h200-{speed,operators,general,choice,mirage-sweep}.json`: one time of one program
 with some parameters at some sizes; the points of one program and size are a setup. Reported, each setup with equal
@@ -340,7 +340,6 @@ def fitted(of: Sequence[Point], start: Constants = FITTED, keep: Sequence[str] =
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.cost", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write figures and every prediction")
     parser.add_argument("--fit", action="store_true", help="fit the constants anew, and print them")
     parser.add_argument("--keep", nargs="+", default=[], metavar="NAME", help="constants that are not fitted")
     parser.add_argument("--held-out", action="store_true", help="judge each family with constants of the others")
@@ -357,12 +356,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         _held_out(measured)
     if options.worst:
         _worst(measured, times, options.worst)
-    if options.json:
-        rows = [
-            {"setup": p.setup, "params": p.params, "measured": p.us, "predicted": t}
-            for p, t in zip(measured, times, strict=True)
-        ]
-        options.json.write_text(json.dumps({"constants": asdict(constants), "us": rows}))
     return 0
 
 

@@ -1,6 +1,6 @@
 """How well is the time of an asynchronous form predicted? Judged on what was measured.
 
-    python -m bench.hopper_cost [--fit NAMES] [--rows]
+    python -m bench.hopper_cost [--fit NAMES]
 
 Times of attention on an H200, 16384 tokens and 2048 columns of heads, float16: `results/h200-hopper.json` by depth,
 length and mask; `results/h200-hopper-levers.json`, its forms beside each other in another run, with kernels on tiles
@@ -239,7 +239,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--fit", metavar="NAMES", help="matrix,among,beside,step,ends")
-    parser.add_argument("--rows", action="store_true")
     options = parser.parse_args(argv)
     rows, levers, ahead, products = by_hand(), of_levers(), of_ahead(), of_products()
     full, causal = ([p for p in (*rows, *levers) if p.causal == c] for c in (False, True))
@@ -249,13 +248,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     print("products: ", figures(products))
     print("levers in the right order: {} of {} pairs".format(*pairs()))
     print("beside Triton's:           {} of {} pairs".format(*against_triton()))
-    if options.rows:
-        for p, off in zip((*rows, *levers, *ahead), errors([*rows, *levers, *ahead]), strict=True):
-            form = f"{p.levers.consumers} {p.levers.stages} {p.levers.persistent}{' ahead' * p.levers.ahead}"
-            print(*p.setup, form, f"{p.rate:.0f} TFLOP/s, {math.exp(-off):.2f} of it predicted")
-        for x, off in zip(products, errors(products), strict=True):
-            of = x.levers.consumers, x.levers.stages, x.levers.persistent, *x.levers.tiles.values()
-            print("product", *x.setup, "as", *of, f"{x.us} µs, {math.exp(off):.2f} of it predicted")
     if options.fit:
         names = options.fit.split(",")
         sets: dict[str, tuple[Sequence[Point | Product], Sequence[Point]]]

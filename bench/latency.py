@@ -17,15 +17,15 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+from neptune.versions import versions
 
 PROGRAM = """
 import json, time
@@ -120,20 +120,12 @@ def measure_automatic(name: str, repeats: int) -> dict[str, Any]:
     return {"case": name, "least": {k: min(r[k] for r in runs) for k in AUTOMATIC_STEPS}, "runs": runs}
 
 
-def short_line(row: dict[str, Any]) -> str:
-    """A row of the second table, in milliseconds."""
-    if "error" in row:
-        return line(row)
-    words = [f"{seconds * 1000:.1f}" for seconds in row["least"].values()]
-    return f"| {row['case']} | {' | '.join(words)} |"
-
-
 def line(row: dict[str, Any]) -> str:
-    """A row of the table, in milliseconds."""
+    """A row of a table, in milliseconds."""
     if "error" in row:
         return f"| {row['case']} | {row['error']} |"
-    words = [f"{row['median'][k] * 1000:.0f}" for k in STEPS]
-    return f"| {row['case']} | {' | '.join(words)} | {row['worst'] * 1000:.0f} |"
+    seconds = row["least"] if "least" in row else {**row["median"], "worst": row["worst"]}
+    return f"| {row['case']} | {' | '.join(f'{s * 1000:.1f}' for s in seconds.values())} |"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -141,25 +133,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all times")
     options = parser.parse_args(argv)
-    environment = {"machine": platform.machine(), "python": platform.python_version(), "sympy": version("sympy")}
-    print(json.dumps(environment))
-    print(
-        "\n| ms, median | imports and expression | schedule | lower | text | total | cpu | slowest |\n"
-        + "|---" * 8
-        + "|"
-    )
-    rows = []
-    for name in CASES:
-        rows.append(measure(name, options.repeats))
-        print(line(rows[-1]), flush=True)
-    print("\n| ms of the processor, least | cold | cached, first call | cached, later |\n" + "|---" * 4 + "|")
-    automatic = []
-    for name in AUTOMATIC_CASES:
-        automatic.append(measure_automatic(name, options.repeats))
-        print(short_line(automatic[-1]), flush=True)
+    content: dict[str, Any] = {"environment": versions("sympy")}
+    print(json.dumps(content["environment"]))
+    for part, cases, made, head in (
+        (
+            "cases",
+            CASES,
+            measure,
+            "ms, median | imports and expression | schedule | lower | text | total | cpu | slowest",
+        ),
+        ("automatic", AUTOMATIC_CASES, measure_automatic, "ms of the processor, least | cold | first call | later"),
+    ):
+        print(f"\n| {head} |\n{'|---' * (head.count('|') + 1)}|")
+        content[part] = []
+        for name in cases:
+            content[part].append(made(name, options.repeats))
+            print(line(content[part][-1]), flush=True)
     if options.json:
-        record = {"environment": environment, "cases": rows, "automatic": automatic}
-        options.json.write_text(json.dumps(record, indent=1) + "\n")
+        options.json.write_text(json.dumps(content, indent=1) + "\n")
     return 0
 
 

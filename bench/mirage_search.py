@@ -1,17 +1,16 @@
-"""How searches go: states, tries, times, with one and with two processes, and without each prune.
+"""How searches go: states, tries, times, with one and with two processes.
 
     python -m bench.mirage_search [--only RMSNorm …] [--budget 60s] [--workers 1 2] [--hash-seeds 1 2]
-                                  [--no-prune 60s] [--exhaustive 180s] [--json FILE]
+                                  [--exhaustive 180s] [--json FILE]
 
 A row is a search of a benchmark with default bounds: its states, tries and tries a second (of the clock, and of the
 processors), the seconds to the first verified graph, to the one with the least estimate, and to the end, and a digest
 of all graphs in the order in which they came. Each search is a process of its own. With another number of workers, and
 with another seed of hashing, the graphs have to be the same, as far as both searches came.
 
-`--no-prune`: one more search of this time without each prune, where the pruned one has ended. `--exhaustive`: one
-kernel of the operators that the program has, by their number, without the prunes that lose nothing (`expression`,
-`unused`), until a size does not end in this time: nothing may be found that the pruned search does not find. The exit
-status is 1 where graphs differ.
+`--exhaustive`: one kernel of the operators that the program has, by their number, without the prunes that lose nothing
+(`expression`, `unused`), until a size does not end in this time: nothing may be found that the pruned search does not
+find. The exit status is 1 where graphs differ.
 """
 
 from __future__ import annotations
@@ -51,15 +50,13 @@ FOLDS = {"sum": ("acc", "acc_sum"), "matmul": ("acc",), "max": ("acc_max",)}
 
 @dataclass(frozen=True)
 class Way:
-    """How a benchmark is searched; `without` are the prunes that are off."""
+    """How a benchmark is searched."""
 
     workers: int = 1
-    without: frozenset[str] = frozenset()
     hash_seed: int = 0
 
     def __str__(self) -> str:
-        off = f", without {' and '.join(sorted(self.without))}" if self.without else ""
-        return f"{self.workers} processes, hash seed {self.hash_seed}{off}"
+        return f"{self.workers} processes, hash seed {self.hash_seed}"
 
 
 @dataclass(frozen=True)
@@ -83,10 +80,7 @@ def measured(name: str, batch: int, seconds: float, way: Way) -> Searched:
     graph = reference(of.program())
     draws = Candidates(graph)
     used = _processors()
-    prune = PRUNES - way.without
-    found = search(
-        graph, Bounds(), workers=way.workers, deadline=time.process_time() + seconds, prune=prune, accept=draws.accept
-    )
+    found = search(graph, Bounds(), workers=way.workers, deadline=time.process_time() + seconds, accept=draws.accept)
     digest, times, best, chain = hashlib.sha256(), [], (float("inf"), 0.0, 0), []
     for x in found:
         digest.update(print_graph(x.graph).encode())
@@ -97,7 +91,7 @@ def measured(name: str, batch: int, seconds: float, way: Way) -> Searched:
             best = us, x.seconds, len(x.graph.steps)
     took, counts, used = found.seconds, found.counts, _processors() - used
     row = {
-        "benchmark": name, "workers": way.workers, "without": sorted(way.without), "hash seed": way.hash_seed,
+        "benchmark": name, "workers": way.workers, "hash seed": way.hash_seed,
         "seconds": took, "processor seconds": used, "exhausted": found.exhausted,
         "states": counts.states, "tries": counts.tries,
         "tries a second": counts.tries / took, "tries a processor second": counts.tries / max(used, 1e-3),
@@ -169,7 +163,7 @@ def differing(made: Sequence[Searched]) -> list[str]:
 
 def line(row: dict[str, Any]) -> str:
     """A row for people."""
-    way = Way(row["workers"], frozenset(row["without"]), row["hash seed"])
+    way = Way(row["workers"], row["hash seed"])
     first = "nothing" if row["first"] is None else f"first after {row['first']:.1f} s"
     end = "all" if row["exhausted"] else "not all"
     rates = f"{row['tries a second']:,.0f}/s, {row['tries a processor second']:,.0f} a processor second"
@@ -188,22 +182,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--hash-seeds", type=int, nargs="*", default=[1, 2], metavar="SEED")
     parser.add_argument("--batch", type=int, default=1, help="of the sizes that estimates are for")
-    parser.add_argument("--no-prune", metavar="TIME", help="one more search of each that ended, without each prune")
     parser.add_argument("--exhaustive", metavar="TIME", help="compare with what is found without prunes")
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args(argv)
     seconds = seconds_of(options.budget)
     ways = [Way(n) for n in options.workers] + [Way(hash_seed=s) for s in options.hash_seeds]
-    freed = [Way(without=frozenset({p})) for p in sorted(PRUNES)] if options.no_prune else []
     rows: list[dict[str, Any]] = []
     compared: list[dict[str, Any]] = []
     wrong: list[str] = []
     for name in options.only:
         made = [alone(measured, name, options.batch, seconds, w, hash_seed=w.hash_seed) for w in ways]
         wrong += differing(made)
-        if freed and made[0].row["exhausted"]:
-            longest = seconds_of(options.no_prune)
-            made += [alone(measured, name, options.batch, longest, w) for w in freed]
         rows += [s.row for s in made]
         print("\n".join(line(s.row) for s in made), flush=True)
         if options.exhaustive:

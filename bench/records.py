@@ -2,7 +2,7 @@
 
     python -m bench.records --ship bench/results/h200-choice-search.json --when 2026-11-21 [--keep 12] \
         --tuned bench/results/h200-tuned.jsonl
-    python -m bench.records --judge bench/results/h200-choice-search.json [--json judged.json]
+    python -m bench.records --judge bench/results/h200-choice-search.json
 
 `--ship` writes `neptune/records/shipped/<device>.jsonl`: of each setup the fastest candidates, and those that the model
 had put first (what it overrates must be known as well), as measured there, with the versions that the results name.
@@ -21,13 +21,12 @@ import json
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from statistics import geometric_mean, median
 from typing import Any
 
-from bench import record
 from bench.setups import OTHERWISE, setups
 from neptune.choice import Choice
 from neptune.driver.known import samples
@@ -178,7 +177,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.records", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--ship", type=Path, metavar="FILE", help="results of a search to make records of")
     parser.add_argument("--judge", type=Path, metavar="FILE", help="results of a search to judge a choice by")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write what --judge found")
     parser.add_argument("--tuned", type=Path, metavar="FILE", help="records of bench.tune_operators that ship as well")
     parser.add_argument("--when", metavar="DATE", help="the day on which they were measured, 2026-11-21")
     parser.add_argument("--keep", type=int, default=12, metavar="N", help="candidates of each setup")
@@ -197,9 +195,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         found = judged(json.loads(options.judge.read_text()), options.keep)
         for way, of in found.items():
             print(f"{way:22} {summary(of)}", flush=True)
-        if options.json:
-            said = {way: [asdict(t) for t in of] for way, of in found.items()}
-            options.json.write_text(record.as_json({"judged": said}))
     return 0
 
 

@@ -1,4 +1,4 @@
-"""How many tiles a mask visits, beside brute force: `python -m qa.masks [--lengths 1,…] [--json masks.json]`.
+"""How many tiles a mask visits, beside brute force: `python -m qa.masks [--lengths 1,…]`.
 
 Every mask is an attention program scheduled by `flash_attention`, or with `--parts 3` by `flash_decoding` in that many
 parts, whose tiles are counted together. Its own loop bounds are evaluated for every tile of
@@ -12,11 +12,9 @@ from __future__ import annotations
 
 import argparse
 import functools
-import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -392,14 +390,11 @@ def main() -> int:
     parser.add_argument("--masks", default="", help="names, separated by commas; all by default")
     parser.add_argument("--lengths", default=",".join(map(str, LENGTHS)))
     parser.add_argument("--parts", type=int, default=0, help="in how many parts the keys are folded; 0 does not split")
-    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     chosen = [c for n, c in cases().items() if not options.masks or n in options.masks.split(",")]
     lengths = [int(n) for n in options.lengths.split(",")]
     shapes = [(q, n, bm, bn) for q, n in instances(lengths) for bm, bn in TILES]
     counts = [count(c, *shape, parts=options.parts) for c in chosen for shape in shapes]
-    if options.json is not None:
-        options.json.write_text(json.dumps([asdict(c) for c in counts], indent=1))
     print(f"{'mask':22} {'tiles':>9} {'needed':>9} {'visited':>9} {'full':>9} {'clean':>9}  instances, remarks")
     for case in chosen:
         mine = [c for c in counts if c.mask == case.name]

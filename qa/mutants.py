@@ -21,8 +21,8 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import cache, partial
@@ -150,7 +150,7 @@ def _accepted(name: str, draws: int) -> tuple[Shared, ...]:
     return tuple(shared)
 
 
-# --- the table ------------------------------------------------------------------------------------
+# --- the tables ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -185,17 +185,6 @@ def run(names: Sequence[str], settings: Settings, jobs: int = 1) -> Iterator[Out
     with ProcessPoolExecutor(jobs) as pool:
         for found in pool.map(partial(outcomes_of, settings), names):
             yield from found
-
-
-def table(outcomes: Sequence[Outcome], by: str = "operator") -> Table:
-    shown = Table("mutants", "level", "all", *OUTCOMES, title="Mutants rejected, by checker")
-    groups: Mapping[tuple[str, str], Counter[str]] = defaultdict(Counter)
-    for o in outcomes:
-        groups[getattr(o, by), o.level][o.verdict] += 1
-        groups["all", o.level][o.verdict] += 1
-    for (title, level), counts in groups.items():
-        shown.add_row(title, level, str(counts.total()), *(str(counts[x] or "") for x in OUTCOMES))
-    return shown
 
 
 def matrix(outcomes: Sequence[Outcome]) -> Table:
@@ -253,10 +242,11 @@ def main() -> int:
             console.print(
                 f"{o.verdict}: {o.operator} {o.level}: {o.kind}: {o.where}\n  {o.detail}", highlight=False, markup=False
             )
-    for shown in (table(outcomes), table(outcomes, by="kind"), matrix(outcomes)):
-        console.print(shown)
+    said = as_json(outcomes, settings)
+    console.print(matrix(outcomes))
+    console.print(", ".join(f"{n} {verdict}" for verdict, n in said["by checker"].items()))
     if args.json is not None:
-        args.json.write_text(record.as_json(as_json(outcomes, settings)))
+        args.json.write_text(record.as_json(said))
     return int(any(o.verdict in ("missed", "undecided") for o in outcomes))
 
 

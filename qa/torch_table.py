@@ -143,24 +143,8 @@ def edges(dtype: torch.dtype) -> list[float]:
         found = [0, 1, -1, 2, -2, 3, 7, -8, 30, 31, 63, 100, top // 2, top - 1, top, -top, -top - 1]
         return [x for x in found if x >= torch.iinfo(dtype).min]
     info = torch.finfo(dtype)
-    near = [
-        0.0,
-        -0.0,
-        info.tiny,
-        -info.tiny,
-        2.0**-24,
-        -(2.0**-24),
-        1e-3,
-        0.1,
-        -0.1,
-        0.3,
-        0.5,
-        0.7,
-        1.0,
-        -1.0,
-        1.5,
-        2.0,
-    ]
+    small = [info.tiny, -info.tiny, 2.0**-24, -(2.0**-24), 1e-3]
+    near = [0.0, -0.0, *small, 0.1, -0.1, 0.3, 0.5, 0.7, 1.0, -1.0, 1.5, 2.0]
     far = [2.5, -2.5, 3.0, 10.0, -12.0, 88.0, 100.0, -100.0, 1e4, -1e4, info.max, -info.max]
     return [*near, *far, math.inf, -math.inf, math.nan]
 

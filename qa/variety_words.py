@@ -13,20 +13,8 @@ from neptune.frontend import builder as nb
 from qa.variety_programs import CHOICES, MANTISSA, Axis, Extent, Spec, Tensor
 
 SHARED = (
-    "exp",
-    "log",
-    "sqrt",
-    "rsqrt",
-    "tanh",
-    "sigmoid",
-    "erf",
-    "sin",
-    "cos",
-    "abs",
-    "floor",
-    "ceil",
-    "round",
-    "trunc",
+    *("exp", "log", "sqrt", "rsqrt", "tanh", "sigmoid", "erf", "sin", "cos"),
+    *("abs", "floor", "ceil", "round", "trunc"),
 )
 INFIX: Mapping[str, Callable[..., Any]] = {
     "add": lambda a, b: a + b,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 import traceback
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -47,7 +47,6 @@ from qa.fuzzing.programs import (
     arrays_of,
     by_torch,
     chooses,
-    dtypes,
     resized,
     spec_of,
     truncates,
@@ -387,6 +386,3 @@ class Run:
 def _first(where: Any, got: Any, want: Any) -> str:
     index = tuple(int(k) for k in np.argwhere(where)[0])
     return f"[{', '.join(map(str, index))}] is {np.asarray(got)[index]!r}, not {np.asarray(want)[index]!r}"
-
-
-__all__ = ["Case", "Effort", "Failure", "Verdict", "dtypes", "judge", "program_of", "replace"]

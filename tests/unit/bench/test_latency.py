@@ -24,7 +24,7 @@ def test_latency_of_automatic_compilations(name: str) -> None:
     row = latency.measure_automatic(name, 1)
     least = row["least"]
     assert 0 < least["warm"] <= least["fresh"] < least["cold"] / 5
-    assert latency.short_line(row).count("|") == 5
+    assert latency.line(row).count("|") == 5
 
 
 @pytest.mark.slow
@@ -33,4 +33,4 @@ def test_failures_are_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     assert latency.line(latency.measure("broken", 1)) == "| broken | ValueError: no |"
     monkeypatch.setitem(latency.AUTOMATIC_CASES, "broken", "int('x')")
     row = latency.measure_automatic("broken", 1)
-    assert latency.short_line(row).startswith("| broken | ValueError: invalid literal")
+    assert latency.line(row).startswith("| broken | ValueError: invalid literal")

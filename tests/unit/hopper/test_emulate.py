@@ -5,7 +5,7 @@ import pytest
 
 from bench.baselines.flash_attention_gluon import Form
 from neptune.hopper.emulate import Descriptor, ProtocolError, Tensor, run
-from qa.gluon_launch import Launch, text
+from tests.examples.gluon_attention import Launch, text
 
 FLOAT16, BFLOAT16 = 1.5e-3, 1.2e-2
 """Bounds of the error: weights and results are rounded to the dtype."""

@@ -18,7 +18,7 @@ from neptune.hopper.roles import roles
 from neptune.hopper.trials import call, sizes, swept, trials
 from neptune.hopper.windows import in_a_row
 from neptune.tile.ir import TileProgram
-from qa.gluon_mutants import mutants
+from tests.examples.gluon_mutants import mutants
 from tests.examples.hopper_examples import attention, product
 from tests.examples.walks import tiles_of, walked
 from tests.work import calls

@@ -1,15 +1,48 @@
 """Every small edit of the hand-written text that changes its protocol is rejected by the check, or by its numbers."""
 
 import functools
+import itertools
 
 import pytest
 
 from bench.baselines.flash_attention_gluon import Form
-from neptune.hopper.emulate import ProtocolError
+from neptune.hopper.check import Trial, check
+from neptune.hopper.emulate import ProtocolError, run
 from neptune.hopper.protocol import causal, explore, trace
-from qa.gluon_launch import Launch, text
-from qa.gluon_mutants import Mutant, mutants
-from qa.protocol import SAME, SMALL, verdict
+from tests.examples.gluon_attention import SMALL, Launch, text
+from tests.examples.gluon_mutants import Mutant, mutants
+
+SAME = {
+    "mbarrier.wait(qe, (done & 1) ^ 1) before row =": "what moves behind the wait is a number of the producer's own",
+    "mbarrier.wait(ke.index(st), phase) before key =": "as above",
+    "mbarrier.wait(kf.index(st), (k // ST) & 1) before pst =": "as above",
+    "tma.store_wait(0) before acc = acc *": "what moves behind the wait is in registers",
+    "async_load(k_desc, [key, 0], kf.index(st), ks.index(st)) before mbarrier.expect": (
+        "the phase ends with the arrival of the expect at the earliest, and bytes may land before they are expected"
+    ),
+    "async_load(v_desc, [key, 0], vf.index(st), vs.index(st)) before mbarrier.expect": "as above",
+    "mbarrier.wait(ve.index(st), phase) before async_load(k_desc": "waits for more than it needs",
+    "mbarrier.wait(kf.index(k % ST), (k // ST) & 1) before mbarrier.wait(qf": "both waits are before the product",
+    "mbarrier.wait(vf.index(k % ST), (k // ST) & 1) before mbarrier.arrive(ke": "waits for more than it needs",
+    "mbarrier.wait(vf.index(pst), ((k - 1) // ST) & 1) before sa = warpgroup_mma": "waits for more than it needs",
+    "1 → 1 - 1": "waits for more than it needs",
+}
+"""Mutants with the same protocol, or a stricter one, and why."""
+
+
+def verdict(name: str, source: str) -> str:
+    """What rejects a mutant: "check", "numbers" or "emulator"; "same" if it is known to be; else "lives"."""
+    if not check(source, [Trial(x.call) for x in SMALL]).ok:
+        return "check"
+    for seed, order in itertools.product(range(2), ("late", "random")):
+        launch = Launch(Form(2, 64, 2, True), 300, programs=1, heads=1)
+        try:
+            run(source, launch.kernel, launch.grid, launch.args(), seed=seed, order=order)
+        except ProtocolError:
+            return "emulator"
+        if max(launch.errors()) > 2e-3:
+            return "numbers"
+    return "same" if any(f": {edit}" in name for edit in SAME) else "lives"
 
 
 @functools.cache

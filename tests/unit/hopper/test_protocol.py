@@ -10,8 +10,7 @@ from bench.baselines.flash_attention_gluon import Form
 from neptune.hopper.check import Report, Trial, check
 from neptune.hopper.emulate import Descriptor, Tensor
 from neptune.hopper.protocol import causal, explore, trace
-from qa.gluon_launch import Launch, text
-from qa.protocol import SMALL
+from tests.examples.gluon_attention import SMALL, Launch, text
 
 TWO, THREE = Form(2, 64, 2, True), Form(3, 64, 3, False)
 

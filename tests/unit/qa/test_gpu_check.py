@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -27,15 +25,13 @@ def test_without_a_gpu_it_says_so(
 
 
 @pytest.mark.slow
-def test_it_runs_in_the_interpreter(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_it_runs_in_the_interpreter(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(gpu_check, "SMALL", SMALLEST)
-    assert gpu_check.main(["--target", "interpret", "--json", str(tmp_path / "found.json")]) == 0
+    assert gpu_check.main(["--target", "interpret"]) == 0
     assert "6 checks on interpret, 0 failed" in capsys.readouterr().out
-    checks = json.loads((tmp_path / "found.json").read_text())["checks"]
-    assert [c["view"] for c in checks] == [*gpu_check.VIEWS] * 2
-    assert {"o, random", "o, x30", "lse, needle 0"} <= {s["of"] for s in checks[0]["samples"]}
+    checks = list(gpu_check.results("interpret", SMALLEST))
+    assert [c.view for c in checks] == [*gpu_check.VIEWS] * 2
+    assert {"o, random", "o, x30", "lse, needle 0"} <= {s["of"] for s in checks[0].samples}
 
 
 def test_a_kernel_without_its_mask_fails() -> None:

@@ -87,3 +87,11 @@ class Launch:
         out, sums = self.expected()
         worst = [np.abs(self.out - out).max(), np.abs(self.sums - sums).max() if self.lse else 0.0]
         return tuple(math.inf if math.isnan(w) else float(w) for w in worst)  # type: ignore[return-value]
+
+
+SMALL = (
+    # Tiles of 128 or 192 rows: more of them than programs, and some with fewer iterations than there are stages.
+    Launch(Form(2, 64, 2, True), 300, programs=2, heads=1),
+    Launch(Form(2, 64, 3, False), 64, programs=1, heads=4, lse=False),
+    Launch(Form(3, 64, 3, False), 200, programs=1, heads=1),
+)
