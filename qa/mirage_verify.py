@@ -19,7 +19,7 @@ import neptune
 from bench.mirage_programs import BENCHMARKS
 from neptune.errors import ExpressionError, Unsupported
 from neptune.ir.program import Program
-from neptune.mirage.align import Misfit, aligned
+from neptune.mirage.align import aligned
 from neptune.mirage.indexed import prove_equal
 from neptune.mirage.ir import Graph
 from neptune.mirage.lower import lowered

@@ -8,7 +8,6 @@ from functools import cache
 import pytest
 
 from neptune.errors import InternalError, Unsupported
-from neptune.errors import InternalError
 from neptune.hopper.check import Report, Trial, check
 from neptune.hopper.derive import form_of
 from neptune.hopper.gluon import generate
