@@ -7,6 +7,9 @@ STAMP := $(VENV)/.installed
 NEWEST := $(CURDIR)/$(VENV)/triton-$(shell sed -n 's/^OLDEST, NEWEST = .*, "\(.*\)"/\1/p' neptune/hopper/versions.py)
 CHECKED := $(wildcard neptune bench qa examples appendix_examples)
 
+# Tests start many processes: what these import is compiled once, also where the environment says otherwise.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: demo test test-all test-ray test-gluon newest lint docs clean
 
 demo: $(STAMP)
