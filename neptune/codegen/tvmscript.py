@@ -152,7 +152,7 @@ class Printer(Values):
                 text = self.arith(name, args, carrier(dtype), dtype == "int64" and _wraps(e))
                 if name == "shl" or _wraps(e):
                     return self.cast(text, carrier(dtype), dtype)
-                exact = name in ("neg", "abs", "min", "max", "floor", "ceil", "round", "trunc", "fmod")
+                exact = name in ("neg", "abs", "min", "max") or OPS[name].whole or OPS[name].within
                 return text if exact or dtype not in ("float16", "bfloat16") else self.round16(text, dtype)
 
     def condition(self, p: Expr) -> str:

@@ -30,7 +30,7 @@ from neptune.tile.ir import Reduce, Scalar, stmt_exprs, walk_stmts
 from neptune.verify.degrees import Degrees, agreement
 from neptune.verify.draws import Check, Effort, Instance, MakeModel, Shared, draws, tried_again
 from neptune.verify.evaluate import evaluated
-from neptune.verify.field import OF_TWO, OPAQUE, FieldPair
+from neptune.verify.field import OF_TWO, OPAQUE, RULED, FieldPair
 from neptune.verify.instances import AnyProgram, MakeInputs, Sizes, draw_inputs, volume
 from neptune.verify.magnitudes import ELEMENTS, compare_magnitudes
 from neptune.verify.ranged import ByValue, Ranged, Side, jumps
@@ -42,7 +42,7 @@ MAGNITUDES = "dtypes of the program, at all magnitudes"
 CONFIRM = 1 << 22
 """The work that one evaluation may take where an accusation is to be confirmed."""
 _ORDERED = ("max", "min", "abs")
-GUESSED = frozenset({*OPAQUE, "log", "log2", "sqrt", "rsqrt", "sigmoid", "pow", *OF_TWO})
+GUESSED = frozenset({*OPAQUE, *OF_TWO, *RULED} - {"exp", "exp2"})
 """Functions that some exact model takes for arbitrary ones."""
 LARGE: tuple[tuple[str, Side], ...] = (
     ("plain", "any"),

@@ -40,7 +40,7 @@ from neptune.ir.evaluate.domains import (
     flagged_output,
     some,
 )
-from neptune.ir.ops import LIBM
+from neptune.ir.ops import OPS
 from neptune.verify.residues import P, Powers, Q, mix, name_key, power, residue
 
 # Tags, in the order of max: infinities around extremes around ordinary values; then poison, worst last.
@@ -49,8 +49,12 @@ NAN, OUTSIDE, UNDEFINED = 6, 7, 8
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 EXTREMES = {DTYPES[name].highest: k for k, name in enumerate(_FLOATS, 1)}
 HUGE = 6e4
-OF_TWO = ("fmod", "atan2", "hypot")
-OPAQUE = ("tanh", "abs", "erf", "sin", "cos", "floor", "ceil", "round", "trunc", *(n for n in LIBM if n not in OF_TWO))
+RULED = ("exp", "exp2", "log", "log2", "sqrt", "rsqrt", "sigmoid", "pow")
+"""The functions that the models have rules for; of any other nothing is known but that it is a function."""
+OPAQUE, OF_TWO = (
+    tuple(n for n, row in OPS.items() if row.kind == "math" and row.arity == arity and n not in RULED)
+    for arity in (1, 2)
+)
 
 
 class Pair(NamedTuple):

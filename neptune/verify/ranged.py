@@ -20,6 +20,7 @@ from neptune.ir.evaluate.domains import Array, Value, some
 from neptune.ir.evaluate.floats import Float64
 from neptune.ir.evaluate.parallel import statement_exprs
 from neptune.ir.expr import Cast, Op, walk
+from neptune.ir.ops import OPS
 from neptune.ir.program import Program, updates
 from neptune.ir.program import walk as walk_stmt
 from neptune.ir.reducers import REDUCERS
@@ -37,7 +38,8 @@ ZEROS = 0.2
 FAR = 250.0
 """What lies so far from zero, and from a hundred, has exponentials that vanish or overflow."""
 RTOL, ATOL = 1e-3, 1e-5
-JUMPS = ("floor", "ceil", "round", "trunc", "floordiv", "mod", "fmod")
+JUMPS = frozenset(name for name, row in OPS.items() if row.whole or row.within)
+"""Operators with steps: roundings to an integer, and what these leave."""
 
 
 class _Checked(Float64):

@@ -11,7 +11,7 @@ import numpy as np
 from neptune.ir.dtypes import DTYPES, FLOAT8
 from neptune.ir.evaluate.domains import Array, Elementwise, Value
 from neptune.ir.evaluate.float8 import beyond, round_float8
-from neptune.ir.ops import LIBM, OPS
+from neptune.ir.ops import OPS
 
 
 def _of_python(function: Callable[[float], float]) -> Callable[..., Array]:
@@ -26,30 +26,15 @@ def _lgamma(x: float) -> float:
     return math.lgamma(x)
 
 
-_UNARY: dict[str, Callable[..., Array]] = {
+_OWN: dict[str, Callable[..., Array]] = {
     "neg": np.negative,
-    "exp": np.exp,
-    "exp2": np.exp2,
-    "log": np.log,
-    "log2": np.log2,
-    "sqrt": np.sqrt,
     "rsqrt": lambda x: 1.0 / np.sqrt(x),
-    "tanh": np.tanh,
     "tanh_approx": np.tanh,
     "sigmoid": lambda x: 1.0 / (1.0 + np.exp(-x)),
     "erf": _of_python(math.erf),
-    "sin": np.sin,
-    "cos": np.cos,
-    "floor": np.floor,
-    "ceil": np.ceil,
-    "round": np.rint,
-    "trunc": np.trunc,
-    "abs": np.abs,
     "erfc": _of_python(math.erfc),
     "lgamma": _of_python(_lgamma),
-    **{name: getattr(np, name) for name in LIBM if OPS[name].arity == 1 and name not in ("erfc", "lgamma")},
-}
-_BINARY: dict[str, Callable[..., Array]] = {
+    "round": np.rint,
     "add": np.add,
     "sub": np.subtract,
     "mul": np.multiply,
@@ -57,10 +42,16 @@ _BINARY: dict[str, Callable[..., Array]] = {
     "min": np.fmin,  # of NaN and a number the number: neptune.ir.edges
     "max": np.fmax,
     "pow": np.power,
-    "fmod": np.fmod,
-    "atan2": np.atan2,
-    "hypot": np.hypot,
 }
+"""What numpy has not, or under another name."""
+_UNARY, _BINARY = (
+    {
+        name: _OWN.get(name) or getattr(np, name)
+        for name, row in OPS.items()
+        if row.arity == arity and (name in _OWN or row.kind == "math")
+    }
+    for arity in (1, 2)
+)
 _COMPARE: dict[str, Callable[..., Array]] = {
     "lt": np.less,
     "le": np.less_equal,
