@@ -126,7 +126,7 @@ def poisoned(program: Program, like: Outputs, device: str = "cpu") -> list[torch
 
 
 def errors(out: torch.Tensor, exact: torch.Tensor) -> Errors:
-    """Errors in the norm of docs/design.md, "Numerics": of the whole tensor, and of its worst row."""
+    """Errors in the norm of docs/design/numerics.md, "Numerics": of the whole tensor, and of its worst row."""
     return rel_error(out.double().cpu().numpy(), exact.double().cpu().numpy())
 
 

@@ -1,6 +1,6 @@
 """The errors of a chain's kernels against float64, over families of hostile inputs, beside the unfused expression's.
 
-The criterion is that of docs/design.md, Numerics: *of limit* is the largest error as a share of what is allowed. The
+The criterion is that of docs/design/numerics.md: *of limit* is the largest error as a share of what is allowed. The
 unfused expression runs on this CPU through TVM, or, where that is not installed, in the evaluator, each step rounded.
 """
 

@@ -7,7 +7,7 @@ Facts are those of `neptune.compile(OPERATORS[name]())` and nothing more, at the
 kernels, how often inputs are read, temporaries, products of tiles, what was deferred or rolled, warnings. Errors are
 those of small kernels by the automatic choice against float64, over numbers of one size, large ones, all magnitudes,
 needles, zeros and -inf, beside those of plain torch in the same dtype; *of limit* above 1 fails, the limit being that
-of docs/design.md, Numerics. `--resources` compiles for sm_80, sm_90 and gfx942, no GPU needed. Rows that are not made
+of docs/design/numerics.md. `--resources` compiles for sm_80, sm_90 and gfx942, no GPU needed. Rows that are not made
 anew stay in the file. `--page` writes the file as a page and does no more.
 """
 

@@ -1,4 +1,4 @@
-"""Exceptions for everything a user can cause, one family (docs/design.md, "Errors end at the user's line").
+"""Exceptions for everything a user can cause, one family (docs/design/checks.md, "Errors end at the user's line").
 
 A message is one screen: what was asked, what is wrong, where, what is legal here, what to try.
 """

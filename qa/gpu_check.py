@@ -7,8 +7,8 @@ Needs torch, triton, numpy, sympy and einops, not TVM. Every operator is compile
 with float64 on random and large inputs, needles and zero tiles at every tile boundary, lengths that no tile divides
 and rows that see no key; in dense tensors, in strided views and at odd addresses (which tensor descriptors cannot
 serve, so that the pointer form runs); with poison around every tensor and in every output; and called twice. The
-limit is that of docs/design.md, "Numerics": 1.1 (float16, bfloat16) or 10 (float32) times the error of the unfused
-expression, or one unit in the last place. Nothing is timed.
+limit is that of docs/design/numerics.md, "Numerics": 1.1 (float16, bfloat16) or 10 (float32) times the error of the
+unfused expression, or one unit in the last place. Nothing is timed.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 `in_numbers` runs it beside the expression on random sizes and on small ones of every kind, with ties and with -inf.
 An element that differs makes it *missed*. What differs nowhere may still round worse than the program it was made of:
-then the numeric criterion of docs/design.md, "Numerics", rejects it. The rest is *equal*: the mistake changes nothing
-(a guard that the loop's bounds imply, a mean that any other value serves for).
+then the numeric criterion of docs/design/numerics.md, "Numerics", rejects it. The rest is *equal*: the mistake changes
+nothing (a guard that the loop's bounds imply, a mean that any other value serves for).
 """
 
 from __future__ import annotations

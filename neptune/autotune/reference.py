@@ -92,7 +92,8 @@ def grown(unfused: Unfused, sizes: Sizes, at: Sizes) -> Unfused:
 
 def differs(b: Buffer, out: torch.Tensor, wanted: torch.Tensor, unfused: Errors) -> str:
     """What is wrong with an output, "" where it agrees with what is wanted: integers exactly, floats as nearly as two
-    results may be that are each within what is allowed (docs/design.md, "Numerics"), all in all and in every row."""
+    results may be that are each within what is allowed (docs/design/numerics.md, "Numerics"), all in all and in every
+    row."""
     if not is_float(b.dtype):
         count = int((out.to(wanted.dtype) != wanted).sum())
         return f"{count} of {out.numel()} elements of `{b.name}` differ" if count else ""

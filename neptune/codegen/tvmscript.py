@@ -1,4 +1,4 @@
-"""Print a Program as TVMScript text, for the LLVM target (docs/design.md, "A cast is part of the expression").
+"""Print a Program as TVMScript text, for the LLVM target (docs/design/repairs.md, "A cast is part of the expression").
 
 TVM rewrites floats in ways that IEEE arithmetic does not allow, so the text says nothing it could rewrite:
 

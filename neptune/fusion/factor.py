@@ -6,8 +6,8 @@
 The split follows the structure of the expression: products, quotients, constant powers, roots, absolute
 values, float casts, choices against 0, and sums inside exp and exp2.  A subexpression that reads no r is
 never opened.  ψ reads r inside such exponents only, which is what makes it defined at every r that can
-occur.  Whatever does not fit is left in ψ and becomes a `Problem` with its reason (docs/design.md, "Solvers are a
-list, the prover believes none").
+occur.  Whatever does not fit is left in ψ and becomes a `Problem` with its reason (docs/design/repairs.md, "Solvers are
+a list, the prover believes none").
 """
 
 from __future__ import annotations

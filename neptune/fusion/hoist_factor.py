@@ -11,8 +11,8 @@ is what a matrix unit takes. Where the sum itself has no such factor, maps that 
 z[i, k] = x[i, k] * r[i]; those that nothing else reads are gone then.
 
 It is the deferral of a rolling update (`fusion.strategies.separated`) of what does not change at all, with the same
-proofs and the same obligation on ranges (docs/design.md, "Range is one obligation"). Casts keep their place: what
-is rounded behind a factor, or multiplied in fewer bits than are summed, holds it fast.
+proofs and the same obligation on ranges (docs/design/repairs.md, "Range is one obligation"). Casts keep their place:
+what is rounded behind a factor, or multiplied in fewer bits than are summed, holds it fast.
 """
 
 from __future__ import annotations

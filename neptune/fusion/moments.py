@@ -1,4 +1,4 @@
-"""Sums about a mean that is not known yet (docs/design.md, "A repair may be a vector").
+"""Sums about a mean that is not known yet (docs/design/repairs.md, "A repair may be a vector").
 
 A target Σ φ(r)·ψ(c, ρ), with ψ a polynomial in means ρ of what is folded, keeps one accumulator for each of
 its Taylor coefficients in ρ.  Moving ρ by δ then moves all of them exactly, whatever ρ was::

@@ -8,7 +8,7 @@ Nothing is rolled, and f is applied to the winner alone, at the final r: it is d
 wherever the expression itself does.  An f that falls becomes one that rises by folding -ψ.  `peel` finds ψ and f
 by the structure of g; whether f rises is then read off f by rules of its own, with the sign facts of r.  What they
 do not decide is refused.  A choice of pairs needs an f that rises *strictly*, or ties would choose other indices
-(docs/design.md, "A target that only orders its elements waits as a whole").
+(docs/design/repairs.md, "A target that only orders its elements waits as a whole").
 """
 
 from __future__ import annotations

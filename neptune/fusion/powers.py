@@ -1,4 +1,4 @@
-"""⊕ = prod with powers and factors that read r (docs/design.md, "Products are sums of logarithms").
+"""⊕ = prod with powers and factors that read r (docs/design/repairs.md, "Products are sums of logarithms").
 
     Π over j of c[j] ** r   =  exp(r · Σ log c[j])            n: how many elements are folded
     Π over j of c[j] * r    =  exp(Σ log c[j] + n · log r)

@@ -1,7 +1,8 @@
 """Find a repair and prove it, before anything is moved (paper §4.2, Theorem 4.2, Appendix C).
 
 The solvers, `SOLVERS`, are asked in order; the first answer is proved (`fusion.obligations`), whoever gave it, and
-what cannot be proved is refused with the reason (docs/design.md, "Solvers are a list, the prover believes none").
+what cannot be proved is refused with the reason (docs/design/repairs.md, "Solvers are a list, the prover believes
+none").
 
 For `l[i] += exp(s[i, j] - m[i])`::
 

@@ -2,8 +2,8 @@
 
 A reducer of width w folds w-tuples: `identity` gives the start for the dtypes of the w parts, `combine` the
 straight-line code of `state ⊕ value`.  Float max and min start from the finite extreme, as TE's do, so that
-exp(-inf - identity) is 0 and never NaN (docs/design.md, "A maximum starts from a finite number").  They pass over
-NaN, as Triton's do: a maximum is that of the numbers there are.
+exp(-inf - identity) is 0 and never NaN (docs/design/programs.md, "A maximum starts from a finite number").  They pass
+over NaN, as Triton's do: a maximum is that of the numbers there are.
 
 `argmax`, `argmin` and `top1` … `top8` fold pairs (value, index) under a *total* order: the larger value (argmin:
 the smaller) comes first, of equal values the smaller index, and NaN before every number, as in torch and numpy.

@@ -15,7 +15,7 @@ the clean piece, in which the predicates are gone. What was learned is attached 
 A masked piece of at most one iteration becomes an `if`. A mask that is a union of sets lying apart makes several such
 ranges (`neptune.schedule.visited`); what tensors hold bounds the loop by extremes over the tile
 (`neptune.schedule.data_bounds`), or by the first and last tile that a scan finds (`neptune.schedule.scan`).
-See docs/design.md, "Masks are predicates with a proof of absorption".
+See docs/design/loops.md, "Masks are predicates with a proof of absorption".
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ a model makes up, and constants, are no ground for a rejection: float64 has to c
 program without maxima, minima and comparisons must pass in both.  One with them must also stay finite in the range
 of float32 wherever the original does (`ranged`), for no exact model overflows.  Where no exact model has a value,
 float64 decides.
-See docs/design.md, "Two exact models check every compilation".
+See docs/design/checks.md, "Two exact models check every compilation".
 """
 
 from __future__ import annotations

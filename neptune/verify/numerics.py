@@ -1,4 +1,4 @@
-"""Error norms and hostile inputs for numerical tests, in numpy alone (docs/design.md, "Numerics")."""
+"""Error norms and hostile inputs for numerical tests, in numpy alone (docs/design/numerics.md, "Numerics")."""
 
 from __future__ import annotations
 

@@ -76,7 +76,8 @@ def families(
     additive: Collection[str] = (),
     seed: int = 0,
 ) -> Families:
-    """The hostile inputs of docs/design.md, "Numerics"; `axis` is the one that tiles of `tile` elements cut."""
+    """The hostile inputs of docs/design/numerics.md, "Numerics"; `axis` is the one that tiles of `tile` elements
+    cut."""
     options: dict[str, Any] = {"seed": seed, "tile": tile, "axis": axis, "additive": additive}
     found = input_families(shapes(program, sizes), **options)
     return {name: rounded(program, arrays) for name, arrays in found}

@@ -1,4 +1,4 @@
-"""Run an operator on every target and judge its errors (docs/design.md, "Numerics").
+"""Run an operator on every target and judge its errors (docs/design/numerics.md, "Numerics").
 
 The error of the unfused expression is that of the worse of two ways to run it: sums folded in the order of the
 Program (compiled for this CPU), and pairwise. Where two large scores nearly tie, the result hangs on their last

@@ -1,6 +1,6 @@
 """Inputs on which kernels go wrong: large scores, needles, -inf, zeros, rows without keys.
 
-They are those of docs/design.md, "Numerics".
+They are those of docs/design/numerics.md, "Numerics".
 """
 
 from __future__ import annotations

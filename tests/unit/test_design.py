@@ -1,4 +1,4 @@
-"""docs/design.md and the code name each other truly: titles that code cites, files that the page names."""
+"""docs/design and the code name each other truly: titles that code cites, files that the pages name."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("neptune", "templates", "bench", "qa", "tests", "examples", "appendix_examples", "docs")
-CITATION = re.compile(r'docs/design\.md\]?(?:\([\w./]*\))?,\s+"([^"]+)"')
+CITATION = re.compile(r'(?:docs/)?design/(\w+)\.md\]?(?:\([\w./]*\))?,\s+"([^"]+)"')
 HEAD = re.compile(r"^#+ (.+)$|^\*\*([^*]+?)\.?\*\*", re.MULTILINE)
 FILE = re.compile(r"`([\w*/]+/[\w*/]+(?:\.py|\.md)?)(?::[\w.]+)?`")
 
 
-def page() -> str:
-    return (ROOT / "docs" / "design.md").read_text()
+PAGES = {p.stem: p.read_text() for p in sorted((ROOT / "docs" / "design").glob("*.md"))}
+FRONT = (ROOT / "docs" / "design.md").read_text()
 
 
 def titles(text: str) -> set[str]:
     return {" ".join((m[1] or m[2]).split()) for m in HEAD.finditer(text)}
 
 
-def citations() -> Iterator[tuple[str, str]]:
-    """(file, title) of every citation of the page."""
+def citations() -> Iterator[tuple[str, str, str]]:
+    """(file, page, title) of every citation of a page."""
     for path in (p for f in FOLDERS for p in sorted((ROOT / f).rglob("*")) if p.suffix in (".py", ".md")):
         for m in CITATION.finditer(path.read_text()):
-            yield str(path.relative_to(ROOT)), " ".join(m[1].split())
+            yield str(path.relative_to(ROOT)), m[1], " ".join(m[2].split())
 
 
 def missing_files(text: str) -> list[str]:
@@ -36,9 +36,13 @@ def missing_files(text: str) -> list[str]:
     return sorted(n for n in names if not any(any(base.glob(n)) for base in (ROOT, ROOT / "neptune")))
 
 
-@pytest.mark.parametrize("title", sorted({title for _, title in citations()}))
-def test_the_titles_that_code_cites_exist(title):
-    assert title in titles(page()), [file for file, t in citations() if t == title]
+@pytest.mark.parametrize(("page", "title"), sorted({(page, title) for _, page, title in citations()}))
+def test_the_titles_that_code_cites_exist(page, title):
+    assert title in titles(PAGES[page]), [file for file, p, t in citations() if (p, t) == (page, title)]
+
+
+def test_every_page_is_in_the_table():
+    assert re.findall(r"\(design/(\w+)\.md\)", FRONT) and set(re.findall(r"\(design/(\w+)\.md\)", FRONT)) == set(PAGES)
 
 
 def test_no_code_cites_sections_of_another_document():
@@ -47,8 +51,8 @@ def test_no_code_cites_sections_of_another_document():
     assert not files
 
 
-def test_the_files_that_the_page_names_exist():
-    assert not missing_files(page())
+def test_the_files_that_the_pages_name_exist():
+    assert not {name: missing for name, text in {**PAGES, "design": FRONT}.items() if (missing := missing_files(text))}
     assert missing_files("`ir/nowhere.py`, `ir/expr.py`, `frontend/te*.py`") == ["ir/nowhere.py"]
 
 
@@ -58,5 +62,5 @@ def test_what_is_taken_for_titles_and_citations():
         "A title",
         "Two lines",
     }
-    page = "docs/design.md"
-    assert CITATION.findall(f'({page}, "A\ntitle"); [{page}](design.md), "B"') == ["A\ntitle", "B"]
+    page = "docs/design/x.md"
+    assert CITATION.findall(f'({page}, "A\ntitle"); [{page}](design/x.md), "B"') == [("x", "A\ntitle"), ("x", "B")]

@@ -51,7 +51,7 @@ def as_torch(program: Program, inputs: Sequence[np.ndarray]) -> list[torch.Tenso
 def kernel_agrees(kernel: neptune.Kernel, program: Program, exact, *inputs: np.ndarray) -> None:
     """The kernel's results are as near to `exact` (of inputs as rounded, in float64) as the expression's are.
 
-    Limits are those of docs/design.md, Numerics; outputs are poisoned before.
+    Limits are those of docs/design/numerics.md; outputs are poisoned before.
     """
     given = as_torch(program, inputs)
     wide = [t.double() if t.is_floating_point() else t for t in given]

@@ -1,7 +1,7 @@
 """The checks see the mistakes that a fusing compiler makes: each mutant of a right kernel is caught.
 
-By the numeric criterion on hostile inputs (docs/design.md, "Numerics"), and by the exact check. Where one of them
-accepts a mutant, its row says why: as a rule, because the results are equal in that check's arithmetic. Other
+By the numeric criterion on hostile inputs (docs/design/numerics.md, "Numerics"), and by the exact check. Where one of
+them accepts a mutant, its row says why: as a rule, because the results are equal in that check's arithmetic. Other
 operators are mutated by `qa.mutants`.
 """
 
