@@ -25,7 +25,7 @@ FACTS = """*lines*: of the function that writes the expression, helpers apart. *
 reference sizes on an H200."""
 ERRORS = """The largest relative error against float64, beside plain torch's on the same inputs in the same dtype:
 numbers of one size, large ones, all magnitudes, needles, zeros, and -inf where it may stand. *of limit* is the worst
-share of what docs/design/numerics.md, allows; above 1 fails."""
+share of what docs/design/numerics.md allows; above 1 fails."""
 RESOURCES = (
     "Registers (r), spilled bytes (sp), shared bytes (sh) and the matrix unit of each kernel, with default tiles."
 )
