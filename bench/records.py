@@ -17,6 +17,7 @@ not measure has no time, and is counted.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import sys
 from collections import defaultdict
@@ -28,13 +29,15 @@ from statistics import geometric_mean, median
 from typing import Any
 
 from bench.setups import OTHERWISE, setups
+from bench.tune_operators import CALLS, program
 from neptune.choice import Choice
 from neptune.driver.known import samples
 from neptune.ir.forms import cheaper
 from neptune.ir.program import Program
+from neptune.ops.attention import OPERATORS
 from neptune.records.record import Record, parse
 from neptune.records.store import SHIPPED, Key, key_of, replace
-from neptune.records.structure import structure_of
+from neptune.records.structure import kin_of, structure_of
 from neptune.tune.choose import Wishes, candidates
 from neptune.tune.chooser import Chooser
 from neptune.tune.machine import machine_of
@@ -60,7 +63,7 @@ def shipped(results: Mapping[str, Any], when: str, keep: int) -> Iterator[Record
         for c in (*fast, *(c for c in first if c not in fast)):
             template, params = read(c["variant"])
             yield Record(
-                structure=_structure(program),
+                structure=_kin(program),
                 device=device,
                 template=template,
                 name=program.name,
@@ -76,9 +79,12 @@ def tuned(store: Path, keep: int) -> Iterator[Record]:
     """Of each program and sizes in a file of records so many of the fastest candidates, and as many of the first that
     were measured, which are those that the model had put first; a candidate's last record counts."""
     of: dict[tuple[str, str], dict[Key, Record]] = defaultdict(dict)
+    # The tuner kept records by the structure before it did by the kin.
+    kin = {structure_of(p): kin_of(p) for p in map(program, (*OPERATORS, *CALLS))}
     for line in store.read_bytes().splitlines(keepends=True):
         found = parse(line)
         if isinstance(found, Record):
+            found = dataclasses.replace(found, structure=kin.get(found.structure, found.structure))
             of[found.structure, str(sorted(found.sizes.items()))][key_of(found)] = found
     for measured in of.values():
         first = list(measured.values())[:keep]
@@ -93,8 +99,8 @@ def read(variant: str) -> tuple[str, dict[str, int]]:
 
 
 @cache
-def _structure(program: Program) -> str:
-    return structure_of(program)
+def _kin(program: Program) -> str:
+    return kin_of(program)
 
 
 # --- what they are worth ---------------------------------------------------------------------------
@@ -157,7 +163,7 @@ def judged(results: Mapping[str, Any], keep: int) -> dict[str, list[Taken]]:
     for r in shipped(results, "2026-01-01", keep):
         known[r.structure].append(r)
     every = {structure: samples(records) for structure, records in known.items()}
-    rows = [(case, every.get(_structure(case.program), ())) for case in cases(results)]
+    rows = [(case, every.get(_kin(case.program), ())) for case in cases(results)]
     return {way: [c.taken([s for s in of if may(s, c)]) for c, of in rows] for way, may in WAYS.items()}
 
 

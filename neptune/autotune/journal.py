@@ -33,6 +33,7 @@ class Records(Protocol):
 @dataclass(frozen=True)
 class Journal:
     """The records of a program (`structure`, and its `name` for people) on a device; without `records` nothing is kept.
+    `earlier` is another structure under which it may have some.
 
     `names` are the templates that records may name, by those of trials: others are not kept, since their code may
     change under the same name.
@@ -45,6 +46,7 @@ class Journal:
     names: Mapping[str, str]
     parts: frozenset[str] = frozenset()
     """The names of numbers of parts, which records have beside, as they have levers of other forms."""
+    earlier: str = ""
 
     def known(self, sizes: Mapping[str, int]) -> dict[Choice, float | None]:
         """Microseconds by trial, that the same versions have measured at these sizes, the last one counts; None for
@@ -56,7 +58,7 @@ class Journal:
         def same(r: Record | Failure) -> bool:
             return r.versions == here and r.sizes == sizes and r.template in self._back
 
-        found = (r for r in self.records.find(self.structure, self.device) if same(r))
+        found = (r for r in self._found() if same(r))
         failed = (f for f in self.records.failures(self.structure, self.device) if same(f))
         told = {self._of(r.choice): median(r.us) for r in found} | {self._of(f.choice): None for f in failed}
         return {choice: us for choice, us in told.items() if choice is not None}
@@ -65,16 +67,15 @@ class Journal:
         """What the same versions have measured, at whatever sizes; where a launch was given its numbers, nothing."""
         if self.records is None:
             return []
-        here, found = versions(), self.records.find(self.structure, self.device)
-        own = (r for r in found if r.versions == here and r.template in self._back and not r.numbers)
+        here = versions()
+        own = (r for r in self._found() if r.versions == here and r.template in self._back and not r.numbers)
         return [Lesson(Choice(self._back[r.template], r.params), r.sizes, median(r.us)) for r in own]
 
     def prior(self, sizes: Mapping[str, int]) -> list[Choice]:
         """The trials that records of other versions, or of other sizes of the bucket, put first."""
         if self.records is None:
             return []
-        found = self.records.find(self.structure, self.device)
-        told = best(found, self.structure, sizes, self.device, versions())
+        told = best(self._found(), self.structure, sizes, self.device, versions())
         own = (self._of(b.choice) for b in told if b.weight < 1 and b.choice.template in self._back)
         return [choice for choice in own if choice is not None]
 
@@ -103,6 +104,12 @@ class Journal:
             self.records.append(kind(**of))
         else:
             say_once(f"a measurement is not kept: {': '.join(wrong)}")
+
+    def _found(self) -> list[Record]:
+        if self.records is None:
+            return []
+        kept = [r for key in (self.earlier, self.structure) if key for r in self.records.find(key, self.device)]
+        return [replace(r, structure=self.structure) for r in kept]
 
     @property
     def _back(self) -> dict[str, str]:

@@ -7,13 +7,15 @@
         top: m[i] max= x[i, j]              best: c[r] max= a[r, j]
                                 →  one digest
 
-Two programs of one structure are one computation, so that what was measured of one holds for the other. Sizes and
-scalars keep their names, since the sizes of a record, and `shapes=` of a call, are given by them.
+Two programs of one structure are one computation. What was measured of one holds for others of its kin, too, in which
+constants have other values; the tuner keeps records by that, and they are read by both. Sizes and scalars keep their
+names, since the sizes of a record, and `shapes=` of a call, are given by them.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -23,6 +25,9 @@ from neptune.ir.program import Alloc, Buffer, For, If, Program, Seq, Stage, Stmt
 
 DIGITS = 32
 """Hexadecimal digits of a structure: 128 bits, and lines that stay short."""
+LARGEST_KEPT = 16
+_NUMBER = re.compile(r"(?<![\w.$])\d+(?:\.\d*(?:e[+-]?\d+)?|e[+-]?\d+)")
+"""A constant of a float, in the text of a program; integers have no point."""
 
 
 def structure_of(program: Program) -> str:
@@ -31,7 +36,25 @@ def structure_of(program: Program) -> str:
     Renaming leaves it as it is. Any change of an operator, a dtype, a constant, a reducer, a mask, a shape, a bound of
     a size, or the order of inputs and outputs gives another one.
     """
-    return hashlib.sha256(print_program(canonical(program)).encode()).hexdigest()[:DIGITS]
+    return _digest(print_program(canonical(program)))
+
+
+def kin_of(program: Program) -> str:
+    """The structure of a program but for the values of its constants, such as an epsilon, a scale, a cap: programs of
+    one kin compute other numbers in the same time. Whole and half numbers up to 16 stay, as exponents have them, and 0.
+
+    rms_norm, eps=1e-6:  rsqrt(s / n + 1e-06)    →    rsqrt(s / n + c)
+    """
+    return _digest(_NUMBER.sub(_of_any_value, print_program(canonical(program))))
+
+
+def _of_any_value(number: re.Match[str]) -> str:
+    value = float(number[0])
+    return number[0] if abs(value) <= LARGEST_KEPT and (2 * value).is_integer() else "c"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
 
 
 def canonical(program: Program) -> Program:

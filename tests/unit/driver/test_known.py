@@ -15,9 +15,10 @@ import neptune
 from neptune import config
 from neptune.driver.known import MOST, digest, known_of, samples
 from neptune.ops.linear import matmul
+from neptune.ops.norm import rms_norm
 from neptune.ops.softmax import softmax
 from neptune.records.believe import OTHER_VERSIONS
-from neptune.records.record import Failure, Record, structure_of
+from neptune.records.record import Failure, Record, kin_of, structure_of
 from neptune.records.store import Store
 from neptune.tune.machine import DEFAULT
 from neptune.versions import versions
@@ -43,6 +44,19 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
 def taken(**options: Any) -> dict[str, int]:
     chosen = neptune.compile(softmax(), target="llvm", **options).chosen(**SIZES)
     return {n: chosen.params[n] for n in ODD}
+
+
+def test_records_of_the_kin_and_of_the_structure_are_read(store: Store) -> None:
+    other = {"BLOCK_M": 4, "num_warps": 16, "num_stages": 2}
+    store.append(record())
+    store.append(record(structure=kin_of(softmax()), params=other))
+    (found,) = (s for s in known_of(softmax(), DEFAULT, config.read())[0] if s.sizes == SIZES)
+    assert [sorted(c.params.items()) for c in found.us] == [sorted(p.items()) for p in (other, ODD)]
+    # 0.5 is one of the numbers by which programs are told apart.
+    store.append(record(structure=kin_of(rms_norm("float32", eps=1e-5))))
+    for eps, known in ((1e-6, True), (0.5, False)):
+        params = neptune.compile(rms_norm("float32", eps=eps), target="llvm").chosen(**SIZES).params
+        assert (params.items() >= ODD.items()) == known
 
 
 def test_what_was_measured_is_what_a_default_kernel_takes(store: Store, tmp_path: Path) -> None:

@@ -7,11 +7,12 @@ import re
 import pytest
 from hypothesis import given, settings
 
-from neptune.frontend.builder import build, compute, placeholder, reduce_axis, sum, var
+from neptune.frontend.builder import build, compute, placeholder, power, reduce_axis, sum, var
 from neptune.ir.parser import parse_program
 from neptune.ir.program import For, Program, stages, walk
-from neptune.ops.attention import operator
-from neptune.records.structure import DIGITS, canonical, structure_of
+from neptune.ops.attention import attention, operator
+from neptune.ops.norm import rms_norm
+from neptune.records.structure import DIGITS, canonical, kin_of, structure_of
 from tests.examples.strategies import programs
 
 TEXT = """\
@@ -103,6 +104,25 @@ def test_names_of_buffers_loops_and_stages_say_nothing() -> None:
 @pytest.mark.parametrize("what", CHANGES)
 def test_any_other_change_is_another_structure(what: str) -> None:
     assert structure_of(parse_program(changed(*CHANGES[what]))) != structure_of(parse_program(TEXT))
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_of_all_changes_the_values_of_constants_alone_leave_the_kin(what: str) -> None:
+    same = kin_of(parse_program(changed(*CHANGES[what]))) == kin_of(parse_program(TEXT))
+    assert same == (what == "a last digit")
+
+
+def test_an_epsilon_a_scale_and_a_cap_leave_the_kin_and_an_exponent_does_not() -> None:
+    norms = [rms_norm("float16", eps=e) for e in (1e-6, 1e-5, 2.0**-23, 3e-300)]
+    assert len({structure_of(p) for p in norms}) == 4 and len({kin_of(p) for p in norms}) == 1
+    scores = [attention(depth=64, scale=s, softcap=c) for s, c in ((0.125, 50.0), (0.3, 30.0), (64.0, 17.5))]
+    assert len({kin_of(p) for p in scores}) == 1
+    assert kin_of(attention(depth=64, softcap=50.0)) != kin_of(attention(depth=64))
+    x = placeholder((var("n"),), "float32", "x")
+    powers = [build([compute(x.shape, lambda i, e=e: power(x[i], e), "y")], inputs=[x]) for e in (2.0, 3.0, 0.5, -1.5)]
+    assert len({kin_of(p) for p in powers}) == 4
+    whole = [build([compute(x.shape, lambda i, c=c: x[i] * c, "y")], inputs=[x]) for c in (1.0, 2.0, 16.0, 17.0, 18.0)]
+    assert [kin_of(p) == kin_of(whole[-1]) for p in whole] == [False, False, False, True, True]
 
 
 def test_no_two_changes_meet() -> None:
