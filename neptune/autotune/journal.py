@@ -58,7 +58,7 @@ class Journal:
         def same(r: Record | Failure) -> bool:
             return r.versions == here and r.sizes == sizes and r.template in self._back
 
-        found = (r for r in self._found() if same(r))
+        found = (r for r in self._kept() if same(r))
         failed = (f for f in self.records.failures(self.structure, self.device) if same(f))
         told = {self._of(r.choice): median(r.us) for r in found} | {self._of(f.choice): None for f in failed}
         return {choice: us for choice, us in told.items() if choice is not None}
@@ -68,14 +68,14 @@ class Journal:
         if self.records is None:
             return []
         here = versions()
-        own = (r for r in self._found() if r.versions == here and r.template in self._back and not r.numbers)
+        own = (r for r in self._kept() if r.versions == here and r.template in self._back and not r.numbers)
         return [Lesson(Choice(self._back[r.template], r.params), r.sizes, median(r.us)) for r in own]
 
     def prior(self, sizes: Mapping[str, int]) -> list[Choice]:
         """The trials that records of other versions, or of other sizes of the bucket, put first."""
         if self.records is None:
             return []
-        told = best(self._found(), self.structure, sizes, self.device, versions())
+        told = best(self._kept(), self.structure, sizes, self.device, versions())
         own = (self._of(b.choice) for b in told if b.weight < 1 and b.choice.template in self._back)
         return [choice for choice in own if choice is not None]
 
@@ -105,7 +105,8 @@ class Journal:
         else:
             say_once(f"a measurement is not kept: {': '.join(wrong)}")
 
-    def _found(self) -> list[Record]:
+    def _kept(self) -> list[Record]:
+        """What is kept of the program under either key, as if all were under the one that is kept by now."""
         if self.records is None:
             return []
         kept = [r for key in (self.earlier, self.structure) if key for r in self.records.find(key, self.device)]

@@ -42,7 +42,7 @@ from neptune.forms import forms_of as other_forms
 from neptune.ir.parser import parse_program
 from neptune.ir.program import Program
 from neptune.kernel import Kernel
-from neptune.records.record import kin_of, structure_of
+from neptune.records.record import keys_of
 from neptune.records.store import Store
 from neptune.runtime.launch import Target, gpu_target, parse_target
 from neptune.tile.parser import parse_tiles
@@ -341,7 +341,7 @@ def _tuned_at(task: Task, sizes: Sizes, clock: Clock, asked: Options, progress: 
     if why:
         return Tuned(sizes, default, default, None, None, len(every), 0, 0, {}, why)
     records, parts = asked.records, numbers_of(task.forms)
-    kin, earlier = kin_of(task.loops), structure_of(task.loops)
+    kin, earlier = keys_of(task.loops)
     journal = Journal(records, kin, task.machine.device, task.loops.name, task.names, parts, earlier)
     every, how = ordered(task.forms, every, journal.lessons(), sizes, task.machine)
     if how:

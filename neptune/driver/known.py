@@ -17,7 +17,7 @@ from neptune.config import Config
 from neptune.driver.recorded import read
 from neptune.ir.program import Program
 from neptune.records.believe import OTHER_VERSIONS, made_with
-from neptune.records.record import Failure, Record, kin_of, structure_of
+from neptune.records.record import Failure, Record, keys_of
 from neptune.records.store import Store
 from neptune.tune.machine import Machine
 from neptune.tune.samples import BELIEVED, Sample
@@ -88,7 +88,7 @@ def known_of(loops: Program, machine: Machine, settings: Config) -> tuple[tuple[
 def _told(loops: Program, machine: Machine, settings: Config) -> tuple[list[Record], list[Failure]]:
     """What is kept of a program's kin, and of the program itself, as records were before that."""
     store = Store(settings.cache_dir)
-    told = [store.told(key, machine.device) for key in (kin_of(loops), structure_of(loops))]
+    told = [store.told(key, machine.device) for key in keys_of(loops)]
     return [r for records, _ in told for r in records], [f for _, failures in told for f in failures]
 
 

@@ -349,7 +349,7 @@ def _check(stage: Fused, made: Program | TileProgram) -> ExactReport | None:
         magnitudes=True,
         shared=stage.shared,
     )
-    # Otherwise no small instance could be drawn on which the expression itself makes sense.
+    # No small instance could be drawn on which the expression itself makes sense (indices within bounds).
     return unchecked(str(report)) if isinstance(report, EvaluationError) else report
 
 

@@ -23,6 +23,7 @@ from neptune.boundary import public
 from neptune.choice import Choice
 from neptune.errors import RecordError
 from neptune.records.structure import DIGITS
+from neptune.records.structure import keys_of as keys_of
 from neptune.records.structure import kin_of as kin_of
 from neptune.records.structure import structure_of as structure_of
 

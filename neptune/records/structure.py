@@ -36,7 +36,7 @@ def structure_of(program: Program) -> str:
     Renaming leaves it as it is. Any change of an operator, a dtype, a constant, a reducer, a mask, a shape, a bound of
     a size, or the order of inputs and outputs gives another one.
     """
-    return _digest(print_program(canonical(program)))
+    return keys_of(program)[1]
 
 
 def kin_of(program: Program) -> str:
@@ -45,7 +45,13 @@ def kin_of(program: Program) -> str:
 
     rms_norm, eps=1e-6:  rsqrt(s / n + 1e-06)    →    rsqrt(s / n + c)
     """
-    return _digest(_NUMBER.sub(_of_any_value, print_program(canonical(program))))
+    return keys_of(program)[0]
+
+
+def keys_of(program: Program) -> tuple[str, str]:
+    """What records of a program are kept by, its kin, and its structure, by which they were kept before."""
+    text = print_program(canonical(program))
+    return _digest(_NUMBER.sub(_of_any_value, text)), _digest(text)
 
 
 def _of_any_value(number: re.Match[str]) -> str:
