@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 STAMP := $(VENV)/.installed
 NEWEST := $(CURDIR)/$(VENV)/triton-$(shell sed -n 's/^OLDEST, NEWEST = .*, "\(.*\)"/\1/p' neptune/hopper/versions.py)
+# A worker that dies is not started again: xdist may wait for ever for the new one, and the run fails anyway.
+PARALLEL := -n 2 --dist loadfile --max-worker-restart=0
 CHECKED := $(wildcard neptune bench qa examples appendix_examples)
 
 # Tests start many processes: what these import is compiled once, also where the environment says otherwise.
@@ -17,11 +19,11 @@ demo: $(STAMP)
 
 # Without what is marked slow: see tests/README.md.
 test: $(STAMP)
-	$(BIN)/python -m pytest -n 2 --dist loadfile -q -m "not slow"
+	$(BIN)/python -m pytest $(PARALLEL) -q -m "not slow"
 
 # With the newest Triton too, where `make newest` has installed it.
 test-all: $(STAMP)
-	NEPTUNE_OTHER_TRITON=$(wildcard $(NEWEST)) $(BIN)/python -m pytest -n 2 --dist loadfile -q --durations=50 --durations-min=1
+	NEPTUNE_OTHER_TRITON=$(wildcard $(NEWEST)) $(BIN)/python -m pytest $(PARALLEL) -q --durations=50 --durations-min=1
 
 # The tuner on a local Ray; without Ray, which is 270 MB, its tests are skipped.
 test-ray: $(STAMP)

@@ -16,6 +16,7 @@ checked as well.
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import shutil
@@ -66,6 +67,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     names = {path: path.relative_to(here).as_posix() for path in {i.path for i in items}}
     # What errors say comes first: it is what a change most often breaks.
     items.sort(key=lambda i: (not names[i.path].startswith("errors/"), names[i.path] not in LONG))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _memory_given_back() -> Iterator[None]:
+    """After each file, what was freed goes back to the system.
+
+    Ranking and exact checks allocate and free arrays of megabytes; glibc keeps their pages, 10 GB in a worker by the end
+    of a run, and two workers do not fit a machine of 24 GB then.
+    """
+    yield
+    if (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
+        trim(0)
 
 
 @pytest.fixture(autouse=True)
