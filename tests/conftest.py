@@ -73,8 +73,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _memory_given_back() -> Iterator[None]:
     """After each file, what was freed goes back to the system.
 
-    Ranking and exact checks allocate and free arrays of megabytes; glibc keeps their pages, 10 GB in a worker by the end
-    of a run, and two workers do not fit a machine of 24 GB then.
+    Ranking and exact checks allocate and free arrays of megabytes, whose pages glibc keeps: 10 GB in a worker by the
+    end of a run, and two workers do not fit a machine of 24 GB then.
     """
     yield
     if (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:

@@ -82,7 +82,7 @@ class Ring:
     dims: tuple[str, ...]
     dtype: str
     stages: int
-    own: bool
+    own: bool = False
     barrier: str | None = None
 
 

@@ -1,8 +1,13 @@
-"""Print asynchronous kernels: the notation of tile programs, with the statements of roles."""
+"""Print asynchronous kernels: the notation of tile programs, with the statements of roles.
+
+What stands on one line is a row that `neptune.hopper.parser` reads, too.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields
+from typing import Any
 
 from neptune.hopper.ir import (
     AStmt,
@@ -20,28 +25,9 @@ from neptune.hopper.ir import (
     inside,
     with_inside,
 )
-from neptune.ir.dtypes import DTYPES
-from neptune.ir.printer import print_expr
-from neptune.tile.ir import Assign, Branch, Loop, StoreTile
-from neptune.tile.printer import print_grid, print_texpr, print_tstmt
-
-
-def print_async(kernel: AsyncKernel) -> str:
-    """The whole kernel as text."""
-    axes = ", ".join(f"{name}: {extent}" for name, extent in kernel.axes)
-    lines = [
-        f"async kernel {kernel.name}  grid({print_grid(kernel.grid)})  axes({axes})",
-        f"  groups {kernel.group} of {kernel.rows}",
-        f"  levers {_levers(kernel.levers)}",
-        *(f"  {_ring(r)}" for r in kernel.rings),
-        *(f"  {_out(o)}" for o in kernel.outs),
-        f"  counters {' '.join(kernel.counters)}",
-    ]
-    if kernel.weight is not None:
-        lines.append(f"  weight {print_expr(kernel.weight)}")
-    for role, body in (("producer", kernel.producer), ("consumer", kernel.consumer)):
-        lines += [f"{role}:", *(line for s in body for line in print_astmt(s, 1))]
-    return "\n".join(lines) + "\n"
+from neptune.ir.notation import Syntax
+from neptune.tile.ir import Branch, Loop
+from neptune.tile.printer import TILES, print_assigned, print_texpr, print_tstmt
 
 
 def _levers(levers: Levers) -> str:
@@ -52,15 +38,51 @@ def _levers(levers: Levers) -> str:
     return ", ".join(f"{name}={value}" for name, value in (named | dict(levers.tiles)).items())
 
 
-def _ring(r: Ring) -> str:
-    own = ", own" if r.own else ""
-    shared = "" if r.barrier is None else f", barrier {r.barrier}"
-    return f"ring {r.name}<{' '.join(r.dims)}> of {r.tensor}: {DTYPES[r.dtype].short}, {r.stages} stages{own}{shared}"
+ROLES = TILES.extended(
+    ring=str,
+    load_tile=print_texpr,
+    levers=_levers,
+    sizes=lambda axes: f"({', '.join(f'{name}: {extent}' for name, extent in axes)})",
+)
+HEAD = [
+    ROLES.row(AsyncKernel, text)
+    for text in (
+        "async kernel {name}  grid{grid:grid}  axes{axes:sizes}",
+        "groups {group} of {rows}",
+        "levers {levers:levers}",
+    )
+]
+RING_TEXT = ROLES.row(
+    Ring,
+    "ring {name}<{dims:words}> of {tensor}: {dtype:dtype}, {stages:integer} stages"
+    "‹, own{own:flag}›‹, barrier {barrier}›",
+)
+OUT_TEXT = ROLES.row(Out, "out {name}<{dims:words}> of {tensor}: {dtype:dtype}‹, over {over}›")
+COUNTERS_TEXT = ROLES.row(AsyncKernel, "counters {counters:words}")
+WEIGHT_TEXT = ROLES.row(AsyncKernel, "weight {weight:expr}")
+STATEMENTS: Mapping[type, Syntax[Any]] = {
+    row.node: row
+    for row in (
+        ROLES.row(Fill, "fill {ring:ring}({turn:expr}) = {load:load_tile}"),
+        ROLES.row(Await, "await {ring:ring}({turn:expr})"),
+        ROLES.row(Release, "release {ring:ring}({turn:expr})"),
+        ROLES.row(Finish, "finish {pending:integer}: {names:words}‹ also {also:words}›"),
+        ROLES.row(Send, "send {out}: {buffer}{index:tile_index} = {value:tile}‹ if {mask:tile}›"),
+        ROLES.row(Drain, "drain {out}"),
+    )
+}
+"""The statements that a role has beside those of tile programs, and beside `issue`, which assigns as these do."""
 
 
-def _out(o: Out) -> str:
-    over = "" if o.over is None else f", over {o.over}"
-    return f"out {o.name}<{' '.join(o.dims)}> of {o.tensor}: {DTYPES[o.dtype].short}{over}"
+def print_async(kernel: AsyncKernel) -> str:
+    """The whole kernel as text."""
+    first, *others = (row.write(kernel) for row in HEAD)
+    others += [*map(RING_TEXT.write, kernel.rings), *map(OUT_TEXT.write, kernel.outs), COUNTERS_TEXT.write(kernel)]
+    others += [WEIGHT_TEXT.write(kernel)] if kernel.weight is not None else []
+    lines = [first, *(f"  {line}" for line in others)]
+    for role, body in (("producer", kernel.producer), ("consumer", kernel.consumer)):
+        lines += [f"{role}:", *(line for s in body for line in print_astmt(s, 1))]
+    return "\n".join(lines) + "\n"
 
 
 def print_astmt(s: AStmt, indent: int) -> list[str]:
@@ -70,20 +92,9 @@ def print_astmt(s: AStmt, indent: int) -> list[str]:
         case Loop() | Branch():
             head = print_tstmt(with_inside(s, ()), indent)
             return head + [line for x in inside(s) for line in print_astmt(x, indent + 1)]
-        case Fill(ring, turn, load):
-            return [f"{pad}fill {ring}({print_expr(turn)}) = {print_texpr(load)}"]
-        case Await(ring, turn):
-            return [f"{pad}await {ring}({print_expr(turn)})"]
-        case Release(ring, turn):
-            return [f"{pad}release {ring}({print_expr(turn)})"]
         case Issue(name, dot, stage):
-            return [f"{pad}issue {print_tstmt(Assign(name, dot, stage), 0)[0]}"]
-        case Finish(pending, names, also):
-            tail = f" also {' '.join(also)}" if also else ""
-            return [f"{pad}finish {pending}: {' '.join(names)}{tail}".rstrip()]
-        case Send(out, buffer, index, value, mask, dims, _):
-            return [f"{pad}send {out}: {print_tstmt(StoreTile(buffer, index, value, mask, dims), 0)[0]}"]
-        case Drain(out):
-            return [f"{pad}drain {out}"]
+            return [f"{pad}issue {print_assigned(name, dot, stage)}"]
+        case Fill() | Await() | Release() | Finish() | Send() | Drain():
+            return [pad + STATEMENTS[type(s)].write(s).rstrip()]
         case _:
             return print_tstmt(s, indent)

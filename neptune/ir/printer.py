@@ -22,88 +22,58 @@ is a Cast, `select(p, a, b)` a Select.
 
 from __future__ import annotations
 
-from neptune.ir.dtypes import DTYPES
-from neptune.ir.expr import OPS, Cast, Const, Expr, Load, Op, Select, Var
-from neptune.ir.program import Alloc, Buffer, For, If, Program, Scalar, Seq, Stage, Stmt, Store, stages
+from neptune.ir.line import print_expr as print_expr
+from neptune.ir.notation import LOOPS
+from neptune.ir.program import (
+    Alloc,
+    Buffer,
+    For,
+    If,
+    Made,
+    Owe,
+    Program,
+    Scalar,
+    Seq,
+    Stage,
+    Stmt,
+    Store,
+    Tunable,
+    stages,
+)
 from neptune.ir.reducers import REDUCERS
 
-# Binding strength of the infix operators, loosest first; `-` and `/` families associate to the left.
-PRECEDENCE = {
-    "or": 1,
-    "and": 2,
-    "lt": 4,
-    "le": 4,
-    "gt": 4,
-    "ge": 4,
-    "eq": 4,
-    "ne": 4,
-    "add": 5,
-    "sub": 5,
-    "mul": 6,
-    "div": 6,
-    "floordiv": 6,
-    "mod": 6,
-}
-_DEFAULT = {"int32", "float32", "bool"}
-
-
-def _const(e: Const) -> str:
-    # By dtype, not by the Python type of the value: `Const(1, "float32")` must read back as a float.
-    kind = DTYPES[e.dtype].kind
-    text = repr(float(e.value) if kind == "float" else bool(e.value) if kind == "bool" else int(e.value))
-    return text if e.dtype in _DEFAULT else f"{text}:{DTYPES[e.dtype].short}"
-
-
-def print_expr(e: Expr, level: int = 0) -> str:
-    """One expression; `level` is the binding strength of the context."""
-    match e:
-        case Const():
-            text = _const(e)
-            return f"({text})" if level > 5 and text.startswith("-") else text
-        case Var(name, _):
-            return name
-        case Load(buffer, index, _):
-            return f"{buffer}[{', '.join(print_expr(i) for i in index)}]"
-        case Cast(arg, dtype):
-            return f"cast({DTYPES[dtype].short}, {print_expr(arg)})"
-        case Select(p, a, b):
-            return f"select({print_expr(p)}, {print_expr(a)}, {print_expr(b)})"
-        case Op(name, args, dtype):
-            strength = PRECEDENCE.get(name)
-            if strength is None:
-                suffix = "" if args or dtype == "float32" else f":{DTYPES[dtype].short}"
-                return f"{name}({', '.join(print_expr(a) for a in args)}){suffix}"
-            # Comparisons do not chain. Each side is printed once: twice were exponential in the depth.
-            left = print_expr(args[0], strength + (OPS[name].kind == "compare"))
-            text = f"{left} {OPS[name].infix} {print_expr(args[1], strength + 1)}"
-            return f"({text})" if strength < level else text
+BUFFER_TEXT = LOOPS.row(Buffer, "{name}: {dtype:dtype}{shape:index}‹ @{scope}›")
+SCALAR_TEXT = LOOPS.row(
+    Scalar, "{name}: {dtype:dtype}‹ lo {lo:integer}›‹ hi {hi:integer}›‹ divisor {divisor:integer}›‹ upto {upto:expr}›"
+)
+TUNABLE_TEXT = LOOPS.row(Tunable, "{name} in {candidates:integers}‹ covers {covers:expr}›")
+OWE_TEXT = LOOPS.row(Owe, "{stage} <- {on} @ {loop}")
+MADE_TEXT = LOOPS.extended(made=str).row(Made, "{kind:made} of {of}")
+FOR_TEXT = LOOPS.row(For, "for {var} in [{lo:expr}, {hi:expr})‹ {kind}›:")
+IF_TEXT = LOOPS.row(If, "if {pred:expr}:")
 
 
 def print_buffer(b: Buffer) -> str:
     """An input or a result: `x: f16[rows, cols]`."""
-    return f"{b.name}: {DTYPES[b.dtype].short}[{', '.join(print_expr(d) for d in b.shape)}]"
+    return BUFFER_TEXT.write(b)
 
 
 def print_scalar(s: Scalar) -> str:
-    """A size or scalar argument without what it is at most: `m: i32 lo 1`."""
-    text = f"{s.name}: {DTYPES[s.dtype].short}"
-    text += "" if s.lo is None else f" lo {s.lo}"
-    text += "" if s.hi is None else f" hi {s.hi}"
-    return text if s.divisor == 1 else f"{text} divisor {s.divisor}"
+    """A size or scalar argument: `m: i32 lo 1`."""
+    return SCALAR_TEXT.write(s)
 
 
 def print_stage(stage: Stage) -> str:
     """One stage on one line."""
-    action = stage.action
-    index = ", ".join(print_expr(i) for i in action.index)
+    action, exprs = stage.action, LOOPS.writers["exprs"]
+    index = LOOPS.writers["index"](action.index)
     if isinstance(action, Store):
-        text = f"{stage.name}: {action.buffer}[{index}] = {print_expr(action.value)}"
+        text = f"{stage.name}: {action.buffer}{index} = {print_expr(action.value)}"
     else:
-        targets = ", ".join(f"{b}[{index}]" for b in action.buffers)
-        folded = ", ".join(print_expr(v) for v in action.values)
-        text = f"{stage.name}: {targets} {REDUCERS[action.reducer].symbol} {folded}"
+        targets = ", ".join(f"{b}{index}" for b in action.buffers)
+        text = f"{stage.name}: {targets} {REDUCERS[action.reducer].symbol} {exprs(action.values)}"
         if action.init is not None:
-            text += f" init {', '.join(print_expr(v) for v in action.init)}"
+            text += f" init {exprs(action.init)}"
     return text if stage.when is None else f"{text} when {print_expr(stage.when)}"
 
 
@@ -111,15 +81,13 @@ def print_stmt(s: Stmt, indent: int = 0) -> list[str]:
     """The lines of a statement."""
     pad = "  " * indent
     match s:
-        case For(var, lo, hi, body, kind, facts):
-            tail = "" if kind == "serial" else f" {kind}"
-            lines = [f"{pad}for {var} in [{print_expr(lo)}, {print_expr(hi)}){tail}:"]
-            lines += [f"{pad}  fact {print_expr(f)}" for f in facts]
-            return lines + print_stmt(body, indent + 1)
-        case If(pred, body):
-            return [f"{pad}if {print_expr(pred)}:", *print_stmt(body, indent + 1)]
+        case For():
+            facts = [f"{pad}  fact {print_expr(f)}" for f in s.facts]
+            return [pad + FOR_TEXT.write(s), *facts, *print_stmt(s.body, indent + 1)]
+        case If():
+            return [pad + IF_TEXT.write(s), *print_stmt(s.body, indent + 1)]
         case Alloc(buffer, body):
-            return [f"{pad}alloc {print_buffer(buffer)} @{buffer.scope}", *print_stmt(body, indent)]
+            return [f"{pad}alloc {BUFFER_TEXT.write(buffer)}", *print_stmt(body, indent)]
         case Seq(stmts):
             lines = []
             for k, part in enumerate(stmts):
@@ -137,14 +105,10 @@ def print_program(program: Program) -> str:
     """The whole program as text."""
     lines = [f"program {program.name}"]
     for word, group in (("in", program.inputs), ("out", program.outputs), ("temp", program.temporaries)):
-        lines += [f"  {word} {print_buffer(b)}" + ("" if b.scope == "global" else f" @{b.scope}") for b in group]
-    for s in program.scalars:
-        text = f"  scalar {print_scalar(s)}"
-        lines.append(text + ("" if s.upto is None else f" upto {print_expr(s.upto)}"))
-    for t in program.tunables:
-        text = f"  tunable {t.name} in {{{', '.join(map(str, t.candidates))}}}"
-        lines.append(text + ("" if t.covers is None else f" covers {print_expr(t.covers)}"))
-    lines += [f"  owes {o.stage} <- {o.on} @ {o.loop}" for o in program.owes]
+        lines += [f"  {word} {BUFFER_TEXT.write(b)}" for b in group]
+    lines += [f"  scalar {SCALAR_TEXT.write(s)}" for s in program.scalars]
+    lines += [f"  tunable {TUNABLE_TEXT.write(t)}" for t in program.tunables]
+    lines += [f"  owes {OWE_TEXT.write(o)}" for o in program.owes]
     made = {s.name: s.made for s in stages(program.body) if s.made is not None}
-    lines += [f"  made {name} as {m.kind} of {m.of}" for name, m in made.items()]
+    lines += [f"  made {name} as {MADE_TEXT.write(m)}" for name, m in made.items()]
     return "\n".join([*lines, "body:", *print_stmt(program.body, 1)]) + "\n"

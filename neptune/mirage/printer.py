@@ -29,13 +29,46 @@ of several uses is `in x_1: f16[j, k] of x`. Numbers and sizes are expressions a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
-from neptune.ir.dtypes import DTYPES
-from neptune.ir.printer import print_expr, print_scalar
-from neptune.mirage.ir import GRID, LOOP, TILE, WHOLE, Graph, Kernel, Load, Node, Output, Step, Tensor, Thread
+from neptune.ir.line import print_expr
+from neptune.ir.notation import LOOPS
+from neptune.ir.printer import print_scalar
+from neptune.mirage.ir import (
+    GRID,
+    LOOP,
+    TILE,
+    WHOLE,
+    Graph,
+    Kernel,
+    Load,
+    Node,
+    Output,
+    Parts,
+    Save,
+    Step,
+    Tensor,
+    Thread,
+)
 
 PARTS = (GRID, LOOP, TILE)
+
+
+def _parts(parts: Parts) -> str:
+    return "" if parts == WHOLE else "".join(f" {p}" for p in PARTS if p in parts)
+
+
+GRAPHS = LOOPS.extended(axes=lambda axes: f"[{', '.join(axes)}]", operator=str, parts=_parts)
+TENSOR_TEXT = GRAPHS.row(Tensor, "{name}: {dtype:dtype}{axes:axes}‹ of {buffer}›")
+OUTPUT_TEXT = GRAPHS.row(Output, "{name}: {dtype:dtype}{axes:axes} = {value}")
+KERNEL_TEXT = GRAPHS.row(Kernel, "kernel {name} grid {grid:names}‹ loop {loop}›")
+LOAD_TEXT = GRAPHS.row(Load, "{name} = load {tensor}‹ whole {whole:names}›")
+SAVE_TEXT = GRAPHS.row(Save, "save {name} = {value}")
+NODE_TEXT = GRAPHS.row(
+    Node,
+    "{name} = {op:operator}‹ {function}›{operands:names}"
+    "‹ over {axis}{parts:parts}›‹ to {dtype:dtype}›‹ by {constant:expr}›",
+)
 
 
 def print_graph(graph: Graph) -> str:
@@ -50,12 +83,12 @@ def print_graph(graph: Graph) -> str:
 
 def print_tensor(t: Tensor) -> str:
     """An input: `x_1: f16[j, k] of x`."""
-    return _buffer(t) + (f" of {t.buffer}" if t.buffer else "")
+    return TENSOR_TEXT.write(t)
 
 
 def print_output(o: Output) -> str:
     """A result: `y: f16[i, j] = value`."""
-    return f"{_buffer(o)} = {o.value}"
+    return OUTPUT_TEXT.write(o)
 
 
 def print_step(step: Step) -> Iterator[str]:
@@ -71,34 +104,19 @@ def print_step(step: Step) -> Iterator[str]:
             yield from (f"    {print_node(n)}" for n in item.body)
         else:
             yield f"  {print_node(item)}"
-    yield from (f"  save {s.name} = {s.value}" for s in step.saves)
+    yield from (f"  {SAVE_TEXT.write(s)}" for s in step.saves)
 
 
 def print_head(kernel: Kernel) -> str:
     """The first line of a kernel: `kernel fused grid (i, j) loop k`."""
-    return f"kernel {kernel.name} grid {_listed(kernel.grid)}" + (f" loop {kernel.loop}" if kernel.loop else "")
+    return KERNEL_TEXT.write(kernel)
 
 
 def print_load(load: Load) -> str:
     """A load on one line."""
-    return f"{load.name} = load {load.tensor}" + (f" whole {_listed(load.whole)}" if load.whole else "")
+    return LOAD_TEXT.write(load)
 
 
 def print_node(node: Node) -> str:
     """A node on one line."""
-    text = f"{node.name} = {node.op} {node.function}" if node.function else f"{node.name} = {node.op}"
-    text += _listed(node.operands)
-    if node.axis:
-        text += f" over {node.axis}" + (
-            "" if node.parts == WHOLE else "".join(f" {p}" for p in PARTS if p in node.parts)
-        )
-    text += f" to {DTYPES[node.dtype].short}" if node.dtype else ""
-    return text if node.constant is None else f"{text} by {print_expr(node.constant)}"
-
-
-def _buffer(x: Tensor | Output) -> str:
-    return f"{x.name}: {DTYPES[x.dtype].short}[{', '.join(x.axes)}]"
-
-
-def _listed(names: Iterable[str]) -> str:
-    return f"({', '.join(names)})"
+    return NODE_TEXT.write(node)

@@ -147,7 +147,7 @@ class Dot(Tile["TExpr"]):
 
     a: TExpr
     b: TExpr
-    acc: TExpr | None
+    acc: TExpr | None = None
     allow_tf32: bool = False
 
     @property

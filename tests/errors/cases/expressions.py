@@ -385,6 +385,7 @@ TEXTS = {
     "targets": HEAD + "body:\n  for i in [0, n):\n    y: y[i], y[i] = x[i]",
     "reducer": HEAD + "body:\n  for i in [0, n):\n    y: y[i] xor= x[i]",
     "indices": HEAD + "body:\n  for i in [0, n):\n    y: y[i], y[0] += x[i], x[i]",
+    "at the margin": HEAD + "body:\n  y: y[0] = x[0]\nz: y[1] = x[1]",
     "indentation": HEAD + "body:\n  for i in [0, n):\n    y: y[i] = x[i]\n      z: y[i] = x[i]",
     "outdented": HEAD + "body:\n    for i in [0, n):\n      y: y[i] = x[i]\n  for j in [0, n):\n    y: y[j] = x[j]",
     "statement": HEAD + "body:\n  while i:",

@@ -98,7 +98,7 @@ def test_bounds_and_conditions_read_scalar_locals() -> None:
     [
         ("t<p> = (iota(p) + ", "line 3"),
         ("t<p> = q[iota(p)]<p>", "unknown buffer 'q'"),
-        ("t<p> = where(iota(p), 1)", "unknown function 'where' of 2"),
+        ("t<p> = where(iota(p), 1)", "expected ',', found ')'"),
         ("t = 1", "expected `name<dims> = …`"),
         ("t<p> = u", "unknown variable 'u'"),
     ],
