@@ -70,13 +70,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _memory_given_back() -> Iterator[None]:
-    """After each file, what was freed goes back to the system.
+def _memory_given_back(request: pytest.FixtureRequest) -> Iterator[None]:
+    """After each file its kernels go, and what was freed goes back to the system.
 
-    Ranking and exact checks allocate and free arrays of megabytes, whose pages glibc keeps: 10 GB in a worker by the
-    end of a run, and two workers do not fit a machine of 24 GB then.
+    Otherwise a worker has 10 GB by the end of a run, and two of them do not fit a machine of 24 GB: the kernels that
+    the functions of a file have cached, and pages of arrays for ranking and exact checks, which glibc keeps.
     """
     yield
+    for value in vars(request.module).values():
+        if getattr(value, "__module__", None) == request.module.__name__ and hasattr(value, "cache_clear"):
+            value.cache_clear()
+    gc.collect()
     if (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
         trim(0)
 
