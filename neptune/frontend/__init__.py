@@ -1,0 +1,1 @@
+"""What users write: the builder's expressions, TVM tensor expressions and TVMScript, as Programs."""

@@ -188,12 +188,14 @@ def logical_not(pred: ExprLike) -> Expr:
 
 
 def as_value(x: ExprLike | Fold) -> Expr:
+    """An operand of an expression; refuses a reduction, which stands alone."""
     if isinstance(x, Fold):
         x._refuse()
     return ir.as_expr(x)
 
 
 def checked_float(x: ExprLike, name: str) -> Expr:
+    """An operand that is a float, for the function `name`."""
     e = as_value(x)
     if not is_float(e.dtype):
         raise ExpressionError(f"{name} of `{print_expr(e)}`", f"it is {e.dtype}, not a float", hint=CAST_HINT)
@@ -201,6 +203,7 @@ def checked_float(x: ExprLike, name: str) -> Expr:
 
 
 def checked_predicate(p: ExprLike) -> Expr:
+    """A condition: bool, and of something that varies."""
     if isinstance(p, builtins.bool):
         raise ExpressionError(
             f"a predicate that is the Python bool {p}", "it does not depend on anything", hint=EQ_HINT
@@ -212,6 +215,7 @@ def checked_predicate(p: ExprLike) -> Expr:
 
 
 def checked_dtype(asked: str, dtype: str) -> str:
+    """A dtype that Neptune has."""
     if dtype not in DTYPES:
         raise ExpressionError(asked, f"unknown dtype {dtype!r}", legal=tuple(DTYPES), kind="dtypes")
     return dtype

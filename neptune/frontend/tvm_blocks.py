@@ -148,6 +148,7 @@ def same(a: Any, b: Any) -> bool:
 
 
 def is_one(e: Any) -> bool:
+    """True for the integer constant 1."""
     return isinstance(e, tirx.IntImm) and int(e.value) == 1
 
 

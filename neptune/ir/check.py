@@ -106,11 +106,13 @@ def check_access(buffer: str, index: tuple[Expr, ...], buffers: Mapping[str, Buf
 
 
 def check_integer(what: str, e: Expr) -> Iterator[str]:
+    """Yield what is wrong where an integer is expected."""
     if not is_int(e.dtype):
         yield f"{what} {_text(e)} is {e.dtype}, not an integer"
 
 
 def check_predicate(what: str, e: Expr) -> Iterator[str]:
+    """Yield what is wrong where a condition is expected."""
     if e.dtype != "bool":
         yield f"{what} {_text(e)} is {e.dtype}, not bool"
 

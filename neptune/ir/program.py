@@ -90,6 +90,8 @@ class Owe:
 
 @dataclass(frozen=True, slots=True)
 class For:
+    """`for var in [lo, hi)`: its iterations run in order, or side by side where `kind` is a grid axis."""
+
     var: str
     lo: Expr
     hi: Expr
@@ -100,18 +102,24 @@ class For:
 
 @dataclass(frozen=True, slots=True)
 class If:
+    """`body` where `pred` holds."""
+
     pred: Expr
     body: Stmt
 
 
 @dataclass(frozen=True, slots=True)
 class Alloc:
+    """`body` with a buffer that lives for one execution of it."""
+
     buffer: Buffer
     body: Stmt
 
 
 @dataclass(frozen=True, slots=True)
 class Seq:
+    """Statements one after the other."""
+
     stmts: tuple[Stmt, ...]
 
 

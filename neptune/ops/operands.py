@@ -25,6 +25,7 @@ BLOCK = 128
 
 
 def reader(t: Tensor) -> Reader:
+    """Reads a tensor of four dimensions in float32."""
     return lambda b, h, i, d: wide(t[b, h, i, d])
 
 

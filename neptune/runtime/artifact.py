@@ -304,6 +304,7 @@ def facts_of(e: Json) -> Facts:
 
 
 def sha256(text: str) -> str:
+    """The SHA-256 of a text, in hexadecimal digits."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 

@@ -85,6 +85,7 @@ def _as_path(path: str | os.PathLike[str], asked: str) -> Path:
 
 
 def shown(path: object) -> str:
+    """A path as messages show it."""
     return f"`{path}`" if isinstance(path, str | Path) else repr(path)
 
 

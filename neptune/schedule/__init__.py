@@ -1,0 +1,1 @@
+"""Schedules: a state, and primitives that map it to the next one or say why they cannot."""

@@ -44,6 +44,7 @@ class Nest:
 
 
 def nest_of(state: State, ref: Loop) -> Nest:
+    """The loops around a stage down to `ref`, with the stages inside the outermost one."""
     loop = state.loop(ref)
     path = state.loops(ref.stage)
     outer = path[: path.index(loop) + 1]

@@ -364,6 +364,7 @@ def declare(state: State, tunable: Tunable, request: str) -> State:
 
 
 def as_factor(factor: Factor) -> Expr:
+    """A tile size as an expression; raises ScheduleError for anything but a number or a param."""
     if isinstance(factor, Var):
         return factor
     if isinstance(factor, bool) or not isinstance(factor, int):

@@ -95,6 +95,9 @@ class Decision:
 
 @dataclass(frozen=True)
 class State:
+    """The program so far, the definitions of its stages, and the decisions that were made; primitives map a state to the
+    next one."""
+
     program: Program
     definitions: Mapping[str, Definition]
     axes: Mapping[str, Mapping[str, Expr]]
@@ -326,6 +329,7 @@ def check_whole(state: State, loop: For, request: str) -> None:
 
 
 def unknown_stage(program: Program, name: str) -> ScheduleError:
+    """The error for a stage that the program does not have, with the name that comes closest."""
     import difflib
 
     names = list(dict.fromkeys(s.name for s in stages(program.body)))

@@ -228,6 +228,8 @@ class StoreTile:
 
 @dataclass(frozen=True, slots=True)
 class Loop:
+    """`for var in [lo, hi)`, in order; `facts` hold in each iteration."""
+
     var: str
     lo: Expr
     hi: Expr
@@ -237,6 +239,8 @@ class Loop:
 
 @dataclass(frozen=True, slots=True)
 class Branch:
+    """`body` where a scalar condition holds."""
+
     pred: Expr
     body: tuple[TStmt, ...]
 

@@ -62,6 +62,8 @@ def translate_stage(context: Context, loops: tuple[For, ...], stage: Stage) -> l
 
 @dataclass
 class StageTranslator:
+    """Translates one stage inside of its loops into statements on tiles."""
+
     context: Context
     loops: tuple[For, ...]
     stage: Stage

@@ -1,0 +1,1 @@
+"""Passes over tile programs, each one a function from a kernel to a kernel."""
