@@ -36,11 +36,11 @@ def steep(psi: Expr, phis: Iterable[Expr], own: Iterable[Expr], roles: Roles) ->
     parts = list(phis)
     for buffer in dict.fromkeys(x.buffer for x in walk(psi) if isinstance(x, Load) and is_float(x.dtype)):
         low, high = degree(psi, buffer, roles)
-        found = max(high, -low)
-        if found <= 1 or not any(any(degree(p, buffer, roles)) for p in parts):
+        size = max(high, -low)
+        if size <= 1 or not any(any(degree(p, buffer, roles)) for p in parts):
             continue
-        if all(found > abs(d) for e in own if is_float(e.dtype) for d in degree(e, buffer, roles)):
-            return buffer, found
+        if all(size > abs(d) for e in own if is_float(e.dtype) for d in degree(e, buffer, roles)):
+            return buffer, size
     return None
 
 

@@ -265,17 +265,17 @@ class Splitter:
                 self.casts.append(cast_text(x))
         rest = without(e.args[0], {leaf for leaf, _ in logs})
         psi = replace(e, args=(Const(0.0, e.dtype) if rest is None else rest,))
-        found = ceiling_of_reciprocal(psi, terms, self.roles, self.predicates)
-        if found is None:
-            found = ceiling(psi, terms, self.roles, self.predicates)
-        if isinstance(found, str):
-            return self.fail(e, "separate", found, "subtract the maximum of the exponent itself")
-        self.ceilings[psi] = found
-        self.ranges.append(found.text)
+        inverse_ceiling = ceiling_of_reciprocal(psi, terms, self.roles, self.predicates)
+        if inverse_ceiling is None:
+            inverse_ceiling = ceiling(psi, terms, self.roles, self.predicates)
+        if isinstance(inverse_ceiling, str):
+            return self.fail(e, "separate", inverse_ceiling, "subtract the maximum of the exponent itself")
+        self.ceilings[psi] = inverse_ceiling
+        self.ranges.append(inverse_ceiling.text)
         phis = tuple(op(e.name, op("neg", leaf) if negative else leaf) for leaf, negative in logs)
         part = Split(phis, psi, tuple(terms))
         # What is reached, the expression computes too.
-        return part if found.reached and not logs else self._in_range(e, part)
+        return part if inverse_ceiling.reached and not logs else self._in_range(e, part)
 
 
 Parts = tuple[Expr | None, Expr]

@@ -72,12 +72,12 @@ def hoist_factor(state: State, name: str) -> tuple[State, str]:
     """
     request = f"hoist_factor(`{name}`)"
     d = _sum(state, name, request)
-    found = hoisted(state.definitions, name)
-    if found is None:
+    stores = hoisted(state.definitions, name)
+    if stores is None:
         wrong, hint = _nothing(d)
         raise FusionError(request, wrong, legal=(LEGAL,), hint=hint)
-    repair = _proved(state, d, found, name, request)
-    state = _written(state, d, found, repair, name, request)
+    repair = _proved(state, d, stores, name, request)
+    state = _written(state, d, stores, repair, name, request)
     (final,) = state.made("final", name)
     reason = f"no axis that `{name}` reduces over moves it"
     named, ranges = assumed(repair, name, ()), repair.evidence.ranges
@@ -155,14 +155,14 @@ def hoisted(definitions: Mapping[str, Definition], name: str) -> Hoisted | None:
 def _moving_maps(definitions: Mapping[str, Definition], d: ReductionDef) -> dict[str, MapDef]:
     """The maps that a sum reads, directly or through such maps, at indices that move."""
     maps = {m.action.buffer: (n, m) for n, m in definitions.items() if isinstance(m, MapDef) and m.when is None}
-    found: dict[str, MapDef] = {}
+    moving: dict[str, MapDef] = {}
     todo = [x for x in d.reads() if any(variables(i) & set(d.reduced) for i in x.index)]
     for x in todo:
         name, m = maps.get(x.buffer, ("", None))
-        if m is not None and name not in found and not isinstance(inlined_stores(m), str):
-            found[name] = m
+        if m is not None and name not in moving and not isinstance(inlined_stores(m), str):
+            moving[name] = m
             todo += m.reads()
-    return found
+    return moving
 
 
 def _separated(d: ReductionDef, value: Expr, through: tuple[str, ...]) -> Hoisted | None:
@@ -192,8 +192,8 @@ def _named(e: Expr, reduced: frozenset[str], dtype: str, names: dict[Expr, Load]
             return e
         return names.setdefault(e, Load(f"%f{len(names)}", (), e.dtype))
     match e:
-        case Op(name, args, of) if name in OPENED and of == dtype:
-            return Op(name, tuple(_named(a, reduced, dtype, names) for a in args), of)
+        case Op(name, args, dtype_of_op) if name in OPENED and dtype_of_op == dtype:
+            return Op(name, tuple(_named(a, reduced, dtype, names) for a in args), dtype_of_op)
     return e
 
 
@@ -267,7 +267,7 @@ def _known(state: State, h: Hoisted) -> _Known:
     maps = (inlined_stores(m) for m in state.maps.values() if m.when is None)
     stores = {b: a for made in maps if not isinstance(made, str) for b, a in made.items()}
     reads: dict[Load, Load] = {}
-    found: list[Predecessor] = []
+    predecessors: list[Predecessor] = []
 
     def named(x: Expr) -> Expr | None:
         if not isinstance(x, Load) or x in reads:
@@ -276,11 +276,11 @@ def _known(state: State, h: Hoisted) -> _Known:
         reads[x] = here = Load(f"%r{len(reads)}", (), x.dtype)
         fold = state.reductions.get(state.writer(x.buffer) or "")
         if fold is None or len(fold.action.values) != 1 or fold.action.init != fold.identity or fold.when is not None:
-            found.append(Predecessor(here, "sum", None))
+            predecessors.append(Predecessor(here, "sum", None))
         else:
             env = {v.name: i for v, i in zip(fold.action.index, x.index, strict=True) if isinstance(v, Var)}
             value = inline_loads(substitute(fold.action.values[0], env), stores)
-            found.append(Predecessor(here, fold.action.reducer, value))
+            predecessors.append(Predecessor(here, fold.action.reducer, value))
         return here
 
     factors = {}
@@ -290,8 +290,8 @@ def _known(state: State, h: Hoisted) -> _Known:
             factors[load] = of
         else:
             factors[load] = load
-            found.append(Predecessor(load, "max", of))
-    return _Known(h.names, factors, tuple(found), reads)
+            predecessors.append(Predecessor(load, "max", of))
+    return _Known(h.names, factors, tuple(predecessors), reads)
 
 
 # --- what it becomes ------------------------------------------------------------------------------
@@ -304,8 +304,8 @@ def _written(state: State, d: ReductionDef, h: Hoisted, repair: Repair, name: st
     acc = fresh_name(used, f"{buffer}_acc")
     final = fresh_name({*used, acc}, f"{name}_final")
     action = replace(d.action, buffers=(acc,), values=(h.psi,))
-    at = Load(acc, d.action.index, target.dtype)
-    value = substitute(repair.finish, {slot(0, target.dtype).name: at})
+    accumulator = Load(acc, d.action.index, target.dtype)
+    value = substitute(repair.finish, {slot(0, target.dtype).name: accumulator})
     behind = define(d.spatial, Store(buffer, d.action.index, value))
     nest, node = own_nest(state, name, request), state.path(name)[1]
     summed = replace_node(nest, node, replace(node, action=action))

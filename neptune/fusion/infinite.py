@@ -58,8 +58,8 @@ def unclamped(e: Expr, reducers: Mapping[str, str]) -> tuple[Expr, frozenset[str
 
     every = {m.buffer for x in walk(e) if (m := inside(x)) is not None}
     bare = {x.buffer for x in loads(rewrite(e, lambda x: None if inside(x) is None else _end("max", x.dtype)))}
-    found = frozenset(every - bare)
-    return rewrite(e, lambda x: m if (m := inside(x)) is not None and m.buffer in found else None), found
+    clamped_only = frozenset(every - bare)
+    return rewrite(e, lambda x: m if (m := inside(x)) is not None and m.buffer in clamped_only else None), clamped_only
 
 
 def contribution(value: Expr, reducer: str, e: Expr) -> Expr:

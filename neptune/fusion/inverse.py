@@ -54,9 +54,9 @@ def inverse(query: Query) -> Inverse | None:
     for c in (name for _, name in symbols.names if name.startswith("c")):
         if sum(x == Var(c, "float32") for x in walk(g)) != 1:
             continue
-        found = peeled(g, c, _T)
-        if found is not None:
-            h = _put(_primed(g), {c: found})
+        solution = peeled(g, c, _T)
+        if solution is not None:
+            h = _put(_primed(g), {c: solution})
             return Inverse(f"g = {pretty(g)}", f"h = {_simple(h, signs)}", *_proofs(query.reducer, g, h, signs))
     return None
 

@@ -66,10 +66,10 @@ def summands(e: Expr, involved: Callable[[Expr], bool], bits: int) -> list[Expr]
     """
     if not involved(e):
         return [e]
-    of = [summands(x, involved, bits) for x in e.parts]
+    each = [summands(x, involved, bits) for x in e.parts]
     if isinstance(e, Op) and e.name in SUMS:
-        return [*of[0], *((op("neg", x) for x in of[1]) if e.name == "sub" else of[1])]
-    sums = [k for k, terms in enumerate(of) if len(terms) > 1]
+        return [*each[0], *((op("neg", x) for x in each[1]) if e.name == "sub" else each[1])]
+    sums = [k for k, terms in enumerate(each) if len(terms) > 1]
     if len(sums) != 1 or not linear_in(e, sums[0]) or (isinstance(e, Cast) and DTYPES[e.dtype].bits < bits):
         return [e]
-    return [with_part(e, sums[0], x) for x in of[sums[0]]]
+    return [with_part(e, sums[0], x) for x in each[sums[0]]]

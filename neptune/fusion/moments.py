@@ -41,15 +41,15 @@ def find_moments(query: Query, problems: list[Problem]) -> Repair | None:
     problems += odd
     if odd or not shifts:
         return None
-    found: list[Problem] = []
-    terms, casts = _terms(_shifted(query.value, shifts), query, found)
+    refusals: list[Problem] = []
+    terms, casts = _terms(_shifted(query.value, shifts), query, refusals)
     means: dict[Expr, Expr] = {s.load: s.value for s in shifts}
     for phis, psi in ({} if terms is None else terms).items():
         whole = rewrite(psi, means.get)
         fast = steep(whole, phis, own_parts(query, free=True), query.roles)
-        found += [] if fast is None else [too_steep(whole, phis, *fast)]
-    vector = None if terms is None or found else _vector(query, shifts, terms, casts, found)
-    problems += [replace(p, part=rewrite(p.part, means.get)) for p in found]
+        refusals += [] if fast is None else [too_steep(whole, phis, *fast)]
+    vector = None if terms is None or refusals else _vector(query, shifts, terms, casts, refusals)
+    problems += [replace(p, part=rewrite(p.part, means.get)) for p in refusals]
     return vector
 
 
@@ -72,13 +72,13 @@ def _terms(e: Expr, query: Query, problems: list[Problem]) -> tuple[Terms | None
         if bad:
             problems += bad[0].problems
             return None, ()
-        found = [x for x in parts if not isinstance(x, Splitter)]
+        plain = [x for x in parts if not isinstance(x, Splitter)]
     else:
-        found = [whole]
+        plain = [whole]
     terms: Terms = {}
-    for phis, psi, _ in found:
+    for phis, psi, _ in plain:
         terms[phis] = psi if phis not in terms else binary("add", terms[phis], psi)
-    casts = tuple(dict.fromkeys(c for _, _, casts in found for c in casts))
+    casts = tuple(dict.fromkeys(c for _, _, casts in plain for c in casts))
     for psi in terms.values():
         narrow = _narrow(psi, query)
         if narrow is not None:
@@ -118,12 +118,12 @@ def _vector(
     loads = tuple(m.load for m in means)
     by_term: list[tuple[tuple[Expr, ...], tuple[Coefficient, ...]]] = []
     for phis, psi in terms.items():
-        found = taylor(psi, loads)
-        if isinstance(found, NotPolynomial):
-            name = found.part.name if isinstance(found.part, Op) else "it"
-            problems.append(Problem("moments", found.part, f"{name} is no polynomial in r of a low degree"))
+        series = taylor(psi, loads)
+        if isinstance(series, NotPolynomial):
+            name = series.part.name if isinstance(series.part, Op) else "it"
+            problems.append(Problem("moments", series.part, f"{name} is no polynomial in r of a low degree"))
             return None
-        by_term.append((phis, found))
+        by_term.append((phis, series))
     # What another is repaired with comes behind it, and so is of a lower degree. A multiple of the number of elements
     # needs no accumulator.
     every = {c.value: len(polynomial(c.value, loads)) for _, coefficients in by_term for c in coefficients}

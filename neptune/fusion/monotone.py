@@ -69,11 +69,11 @@ def fill(f: Expr, value: Expr) -> Expr:
 def ordered(e: Expr, roles: Roles, problems: list[Problem]) -> Ordered | None:
     """`e` as a rising function of something that reads no r; None where it is none, with the reason in `problems`."""
     splitter = Splitter(roles)
-    found = peel(e, splitter)
-    if found is None:
+    core = peel(e, splitter)
+    if core is None:
         return None
-    psi: Expr = found[0]
-    f = found[1]
+    psi: Expr = core[0]
+    f = core[1]
     while isinstance(psi, Op) and OPS[psi.name].slopes == ("+",) and not OPS[psi.name].domain:
         # What rises everywhere is computed for the winner only.
         outer: Expr = op(psi.name, hole(psi.dtype))
@@ -184,10 +184,10 @@ def _gathered(e: Op[Expr], splitter: Splitter) -> tuple[Expr, Expr] | None:
     """A sum φ(r) + ψ(c), or a product φ(r)·ψ(c)."""
     trial = Splitter(splitter.roles)
     if e.name in ("add", "sub"):
-        found = split_sum(e, trial)
-        if found is None or found[0] is None:
+        pair = split_sum(e, trial)
+        if pair is None or pair[0] is None:
             return None
-        psi, shift, t = found[1], found[0], hole(found[1].dtype)
+        psi, shift, t = pair[1], pair[0], hole(pair[1].dtype)
         less = isinstance(shift, Op) and shift.name == "neg"
         f = binary("sub", t, shift.args[0]) if less and isinstance(shift, Op) else binary("add", t, shift)
     else:

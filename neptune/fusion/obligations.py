@@ -66,13 +66,13 @@ _ONE, _ZERO = Const(1.0, "float32"), Const(0.0, "float32")
 def prove(query: Query, symbols: Symbols, repair: Repair) -> tuple[ObligationRecord, ...] | Unproved:
     """The obligations of `repair`, or the first that is Unproved; those that its evidence holds already come last."""
     prover = Prover(query, symbols, repair)
-    found: list[ObligationRecord] = []
+    records: list[ObligationRecord] = []
     for part in (prover.finish, prover.update, prover.commute, prover.compose, prover.ends):
         for claim in part():
             if isinstance(claim, Unproved):
                 return claim
-            found.append(claim)
-    return tuple(found)
+            records.append(claim)
+    return tuple(records)
 
 
 @dataclass(frozen=True)

@@ -20,17 +20,17 @@ def without(body: Stmt, name: str) -> Stmt:
     return rest
 
 
-def place_in(state: State, name: str, d: Definition, ref: Loop, asked: str, made: Made | None = None) -> State:
+def place_in(state: State, name: str, d: Definition, ref: Loop, request: str, provenance: Made | None = None) -> State:
     """Take a stage, if it stands anywhere, from there and put definition `d` of it at the end of the loop.
 
     `made`: what a new stage is made for.
     """
-    made = next((s.made for s in stages(state.program.body) if s.name == name), made)
+    provenance = next((s.made for s in stages(state.program.body) if s.name == name), provenance)
     try:
-        return fuse_definition(state.with_body(without(state.program.body, name)), name, d, ref, asked, made)
+        return fuse_definition(state.with_body(without(state.program.body, name)), name, d, ref, request, provenance)
     except ScheduleError as e:
         wrong = e.wrong if e.wrong.startswith(f"`{name}`") else f"`{name}`: {e.wrong}"
-        raise FusionError(asked, wrong, where=e.where, legal=e.legal, hint=e.hint) from None
+        raise FusionError(request, wrong, where=e.where, legal=e.legal, hint=e.hint) from None
 
 
 def beside(
@@ -49,8 +49,8 @@ def beside(
     """
     loop = state.loop(ref)
     path, node = state.path(before)
-    at = next(k for k, s in enumerate(path) if s is loop) + 1
-    inside = [*path[at:], node]
+    place = next(k for k, s in enumerate(path) if s is loop) + 1
+    inside = [*path[place:], node]
     anchor = inside[1] if isinstance(inside[0], Seq) else inside[0]
     action = map_action(stage.action, lambda e: state.present(like, e, counts))
     fresh = replace(stage, action=action, when=state.path(like)[1].when)

@@ -70,22 +70,22 @@ def request(target: str, ref: Loop) -> str:
 
 def plan(state: State, target: str, ref: Loop) -> Plan:
     """Frontier, g, repair and proof; raises FusionError and changes nothing."""
-    asked = request(target, ref)
-    d = _reduction(state, target, ref, asked)
+    what = request(target, ref)
+    d = _reduction(state, target, ref, what)
     nest = nest_of(state, ref)
     front = frontier(state, target, nest)
     guarded = [s for s in (target, *front.between, *front.predecessors) if state.definitions[s].when is not None]
     if guarded:
         # The elements a guard leaves out would have to be followed through the repair.
         raise FusionError(
-            asked, f"stage `{guarded[0]}` is guarded", hint="move the condition into the value: select(cond, x, 0)"
+            what, f"stage `{guarded[0]}` is guarded", hint="move the condition into the value: select(cond, x, 0)"
         )
-    stores = _stores(state, front.between, asked)
+    stores = _stores(state, front.between, what)
     g, *others = (inline_loads(v, stores) for v in d.action.values)
     seen = replace(d, action=replace(d.action, values=(g, *others)))
     stages_of = {b: s for s in front.predecessors for b in writes(state.definitions[s].action)}
     g, clamped = unclamped(g, leading(state, front.predecessors))
-    _check_place(state, target, seen, ref, front, asked)
+    _check_place(state, target, seen, ref, front, what)
     found = {x: stages_of[x.buffer] for x in loads(g) if x.buffer in stages_of}
     known = {**_copied(state), **stores}
     roles = (_predecessor(state, s, x, seen, nest, known) for x, s in found.items())
@@ -102,7 +102,7 @@ def plan(state: State, target: str, ref: Loop) -> Plan:
     )
     for e in others:
         if query.roles.reads(e):
-            raise FusionError(asked, f"the index that it folds, {print_expr(e)}, reads what this loop still changes")
+            raise FusionError(what, f"the index that it folds, {print_expr(e)}, reads what this loop still changes")
     result = Plan(target, ref, front, stores, stages_of, query, solve(query))
     read = {b: r for b, r in leading(state, front.predecessors).items() if b in clamped}
     result = replace(result, some=some(state, result, d), clamped=read)
@@ -115,38 +115,38 @@ def plan(state: State, target: str, ref: Loop) -> Plan:
 # --- what is asked ---------------------------------------------------------------------------------
 
 
-def _reduction(state: State, target: str, ref: Loop, asked: str) -> ReductionDef:
+def _reduction(state: State, target: str, ref: Loop, request: str) -> ReductionDef:
     d = state.definition(target)
     if not isinstance(d, ReductionDef):
-        raise FusionError(asked, f"`{target}` is a map, not a reduction", hint=f'fuse_at("{target}", …)')
+        raise FusionError(request, f"`{target}` is a map, not a reduction", hint=f'fuse_at("{target}", …)')
     loop = state.loop(ref)
     if any(f is loop for f in state.loops(target)):
-        raise FusionError(asked, f"`{target}` is inside `{ref.var}` already")
+        raise FusionError(request, f"`{target}` is inside `{ref.var}` already")
     mine = set(writes(d.action))
     for s in stages(state.program.body):
         if s.name != target and mine.intersection(writes(s.action)):
             wrong = f"`{s.name}` works on the result of `{target}` where it is now"
-            raise FusionError(asked, wrong, where=print_stage(s), hint="fuse before you partition")
+            raise FusionError(request, wrong, where=print_stage(s), hint="fuse before you partition")
     return d
 
 
-def _stores(state: State, between: Iterable[str], asked: str) -> dict[str, Store]:
+def _stores(state: State, between: Iterable[str], request: str) -> dict[str, Store]:
     stores: dict[str, Store] = {}
     try:
         for name in between:
             stores |= inliner(name, state.definitions[name])
     except ScheduleError as e:
-        raise FusionError(asked, f"it reads a map that cannot be inlined: {e.asked}: {e.wrong}") from None
+        raise FusionError(request, f"it reads a map that cannot be inlined: {e.asked}: {e.wrong}") from None
     return stores
 
 
 def leading(state: State, names: Iterable[str]) -> dict[str, str]:
     """The accumulators of these reductions that move like a maximum or minimum, and which of the two."""
-    found: dict[str, str] = {}
+    leaders: dict[str, str] = {}
     for name in names:
         action = state.definitions[name].action
-        found[action.buffers[0]] = REDUCERS[action.reducer].leads or action.reducer
-    return {b: r for b, r in found.items() if r in START}
+        leaders[action.buffers[0]] = REDUCERS[action.reducer].leads or action.reducer
+    return {b: r for b, r in leaders.items() if r in START}
 
 
 def _copied(state: State) -> dict[str, Store]:
@@ -168,8 +168,8 @@ def _predecessor(
                 env[mine] = Var(axis)
     complete = set(other.names) <= set(env)
     for between in frontier(state, name, nest).between:
-        made = inlined_stores(state.definitions[between])
-        known = known if isinstance(made, str) else {**made, **known}
+        stores = inlined_stores(state.definitions[between])
+        known = known if isinstance(stores, str) else {**stores, **known}
     value = inline_loads(substitute(action.values[0], env), dict(known)) if complete else None
     return part_read(action, load, value, bool(state.made("repair", name)))
 
@@ -196,9 +196,9 @@ def part_read(action: Update, load: Load, value: Expr | None, repaired: bool) ->
 # --- what the proofs rest on -------------------------------------------------------------------------
 
 
-def _check_place(state: State, target: str, seen: Definition, ref: Loop, front: Frontier, asked: str) -> None:
+def _check_place(state: State, target: str, seen: Definition, ref: Loop, front: Frontier, request: str) -> None:
     """A trial: the stage with all it reads, deferred or not, must find that computed where it would stand."""
-    trial = place_in(state, target, seen, ref, asked)
+    trial = place_in(state, target, seen, ref, request)
     node = trial.path(target)[1]
     mine = {f.var for f in reduction_loops(node, trial.loops(target))}
     nest = nest_of(state, ref)
@@ -206,7 +206,7 @@ def _check_place(state: State, target: str, seen: Definition, ref: Loop, front: 
         kept = [f.var for f in changing_loops(state, name, nest) if f.var not in mine]
         if kept:
             raise FusionError(
-                asked,
+                request,
                 f"`{name}` changes over loop `{kept[0]}`, and `{target}` keeps an element for each of its "
                 f"iterations:\nthose of earlier iterations would not be repaired",
                 hint=f"fuse outside of `{kept[0]}`",
@@ -216,7 +216,9 @@ def _check_place(state: State, target: str, seen: Definition, ref: Loop, front: 
     for buffer in writes(node.action):
         early = [r for r in state.readers(buffer) if r in order and order.index(r) < here]
         if early:
-            raise InternalError(f"{asked}: `{early[0]}` reads `{buffer}` before the end of the loop, and was let pass")
+            raise InternalError(
+                f"{request}: `{early[0]}` reads `{buffer}` before the end of the loop, and was let pass"
+            )
 
 
 def _check_starts(state: State, p: Plan, d: ReductionDef) -> None:
@@ -235,8 +237,8 @@ def _check_starts(state: State, p: Plan, d: ReductionDef) -> None:
             hint=f"start from the identity, and take {start} in afterwards",
         )
     for pre in p.rolled:
-        of = state.reduction(p.stages[pre.load.buffer]).action
-        first = _init(of, pre)
+        update = state.reduction(p.stages[pre.load.buffer]).action
+        first = _init(update, pre)
         if pre.load.buffer in p.clamped or (first is not None and starts_infinite(pre.reducer, first)):
             continue
         if not (isinstance(first, Const) and math.isfinite(first.value)):
@@ -245,40 +247,40 @@ def _check_starts(state: State, p: Plan, d: ReductionDef) -> None:
                 p.request,
                 f"`{pre.load.buffer}` starts from {start}: the difference of two such values is "
                 "undefined,\nas long as nothing else was folded in",
-                hint=f"leave out the init: {of.reducer} starts from the finite extreme",
+                hint=f"leave out the init: {update.reducer} starts from the finite extreme",
             )
 
 
-def _init(of: Update, pre: Predecessor) -> Expr | None:
+def _init(update: Update, pre: Predecessor) -> Expr | None:
     """Return the init of the accumulator that the target reads."""
-    return None if of.init is None else of.init[of.buffers.index(pre.load.buffer)]
+    return None if update.init is None else update.init[update.buffers.index(pre.load.buffer)]
 
 
 def _finite(state: State, p: Plan) -> Plan:
     """The repair with what starts from an infinity read as a finite number."""
-    found = dict(p.clamped)
+    clamped = dict(p.clamped)
     for pre in p.rolled:
         init = _init(state.reduction(p.stages[pre.load.buffer]).action, pre)
         if init is not None and starts_infinite(pre.reducer, init):
-            found[pre.load.buffer] = pre.reducer
-    return finite(p, found)
+            clamped[pre.load.buffer] = pre.reducer
+    return finite(p, clamped)
 
 
-def finite(p: Plan, found: Mapping[str, str]) -> Plan:
+def finite(p: Plan, clamped: Mapping[str, str]) -> Plan:
     """The plan with these accumulators, maxima and minima, read as finite numbers in what is folded and rolled."""
-    if not found:
+    if not clamped:
         return p
-    rolled = [b for b in found if b in {pre.load.buffer for pre in p.rolled}]
+    rolled = [b for b in clamped if b in {pre.load.buffer for pre in p.rolled}]
     slots = tuple(
         replace(
-            s, value=bounded(s.value, found), step=None if s.step is None else bounded(s.step, with_previous(found))
+            s, value=bounded(s.value, clamped), step=None if s.step is None else bounded(s.step, with_previous(clamped))
         )
         for s in p.repair.slots
     )
     repair = replace(p.repair, slots=slots, finish=bounded(p.repair.finish, p.clamped))
     if rolled:
         repair = replace(repair, evidence=repair.evidence.proved(record(rolled)))
-    return replace(p, repair=repair, infinite=found)
+    return replace(p, repair=repair, infinite=clamped)
 
 
 def _check_rolled(state: State, p: Plan) -> None:
@@ -296,14 +298,16 @@ def _defined_when_empty(state: State, p: Plan, d: Definition) -> Plan:
     return p if repair is p.repair else replace(p, repair=repair)
 
 
-def defined_when_empty(state: State, query: Query, repair: Repair, d: Definition, asked: str) -> Repair:
+def defined_when_empty(state: State, query: Query, repair: Repair, d: Definition, request: str) -> Repair:
     """Guard a repair: after an empty loop the result is the identity, though φ, say 1/0, may be undefined."""
     phi = None if repair.means else scale_of(repair.finish)
     if phi is None or query.reducer != "sum" or never_empty(state, d):
         return repair
     guarded = guard(phi, query.roles)
     if guarded is None:
-        raise FusionError(asked, f"`{print_expr(phi)}`, applied behind the loop, may overflow where the loop is empty")
+        raise FusionError(
+            request, f"`{print_expr(phi)}`, applied behind the loop, may overflow where the loop is empty"
+        )
     return replace(repair, finish=times(guarded, query.dtype))
 
 

@@ -50,14 +50,14 @@ class Exponential:
 
 def exponential(query: Query, problems: list[Problem]) -> Exponential | None:
     """The product of `query` as an exponential; None, with the reason in `problems`, where it is none."""
-    found = _split(query.value, query.roles, problems)
-    if found is None or query.count is None:
+    split = _split(query.value, query.roles, problems)
+    if split is None or query.count is None:
         if not problems:
             problems.append(
                 Problem("powers", query.value, "how many elements are folded is known inside the loop only")
             )
         return None
-    phis, psi, exponent = found
+    phis, psi, exponent = split
     for e in (*phis, psi):
         if sign(e, query.roles) != "+":
             reason = "a product follows r through logarithms, and this is not known to be positive"

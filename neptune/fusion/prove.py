@@ -43,9 +43,9 @@ def facts_of(roles: Roles, *, empty: bool = False) -> Known:
         pred = roles.predecessor(e)
         if pred is None or pred.value is None or pred.start is not None:
             return ANY if is_float(e.dtype) else None
-        of = folded(pred.reducer, range_of(pred.value, known))
+        values = folded(pred.reducer, range_of(pred.value, known))
         start = REDUCERS[pred.reducer].identity
-        return of | range_of(start(e.dtype)[0]) if empty and of != ANY else of
+        return values | range_of(start(e.dtype)[0]) if empty and values != ANY else values
 
     return known
 
@@ -177,10 +177,10 @@ def _monomial(factors: tuple[Expr, ...], by: Fraction) -> Expr:
 
 
 def _never_positive(factors: tuple[Expr, ...], by: Fraction, roles: Roles) -> bool:
-    of: str | None = "+" if by > 0 else "-"
+    direction: str | None = "+" if by > 0 else "-"
     for x in dict.fromkeys(factors):
-        of = times(of, "0+" if factors.count(x) % 2 == 0 else sign(x, roles))
-    return of in ("-", "0-", "0")
+        direction = times(direction, "0+" if factors.count(x) % 2 == 0 else sign(x, roles))
+    return direction in ("-", "0-", "0")
 
 
 def assume(e: Expr, predicates: tuple[Expr, ...]) -> Expr:

@@ -125,8 +125,8 @@ def ceiling_of_reciprocal(
     if not turned or not all(coefficient(t, roles) == SHRINKS.get(_reducer(t.load, roles)) for t in turned):
         return None
     reciprocal = replace(psi, args=(op("neg", psi.args[0]),))
-    found = ceiling(reciprocal, turned, roles, predicates)
-    return replace(found, under=True) if isinstance(found, Ceiling) else found
+    most = ceiling(reciprocal, turned, roles, predicates)
+    return replace(most, under=True) if isinstance(most, Ceiling) else most
 
 
 def _reducer(load: Load, roles: Roles) -> str:
@@ -153,8 +153,8 @@ def _ceiling_of(e: Op[Expr], roles: Roles, predicates: tuple[Expr, ...] = ()) ->
             terms.append(Term(e.name, leaf, negative, scale))
         elif roles.reads(leaf):
             return None
-    found = ceiling(e, terms, roles, predicates) if terms else None
-    return found if isinstance(found, Ceiling) else None
+    most = ceiling(e, terms, roles, predicates) if terms else None
+    return most if isinstance(most, Ceiling) else None
 
 
 # --- ranges --------------------------------------------------------------------------------------
@@ -169,8 +169,8 @@ def leaf_of(roles: Roles, ceilings: Mapping[Expr, Ceiling]) -> Known:
         if isinstance(e, Load) and (pred := roles.predecessor(e)) is not None:
             return _folded(pred, roles, leaf)
         if isinstance(e, Op) and e.name in EXPONENTIALS and roles.reads(e):
-            found = _ceiling_of(e, roles)
-            return None if found is None or found.most == math.inf else _below(found, leaf)
+            most = _ceiling_of(e, roles)
+            return None if most is None or most.most == math.inf else _below(most, leaf)
         return None
 
     return leaf
@@ -203,15 +203,15 @@ def _attained(value: Expr, roles: Roles, leaf: Known) -> float:
     if isinstance(value, Select) and isinstance(value.other, Const) and value.other.value == 0:
         predicates = tuple(conjuncts(value.pred))
         inner = assume(value.then, predicates)
-    found = {x for x in walk(inner) if isinstance(x, Op) and x.name in EXPONENTIALS and roles.reads(x)}
-    if len(found) != 1:
+    attained = {x for x in walk(inner) if isinstance(x, Op) and x.name in EXPONENTIALS and roles.reads(x)}
+    if len(attained) != 1:
         return 0.0
-    (e,) = found
+    (e,) = attained
     c = _ceiling_of(e, roles, predicates)
     if c is None or not c.reached or c.left is not None:
         return 0.0
-    at = Range(c.most, c.most)
-    return max(0.0, range_of(inner, lambda x: at if x == e else leaf(x)).lo)
+    largest = Range(c.most, c.most)
+    return max(0.0, range_of(inner, lambda x: largest if x == e else leaf(x)).lo)
 
 
 # --- the obligation ------------------------------------------------------------------------------
@@ -271,26 +271,26 @@ def owed(
     `steps` gives the φ that was taken out of each part of the body, `ceilings` the bounds of what is rolled;
     `waits` is what else is done behind the loop.
     """
-    found, leaf, usual = Ranges(), leaf_of(query.roles, ceilings), own_parts(query, free=True)
+    ranges, leaf, usual = Ranges(), leaf_of(query.roles, ceilings), own_parts(query, free=True)
     rolled = {e: c for e, c in ceilings.items() if e in set(walk(body))}
     own = own_parts(query)
     new = [x for x in _values(body) if is_float(x.dtype) and x not in own and (x in steps or x == body)]
     for x in new:
         taken = steps.get(x, phis)
         if (fast := steep(x, (*taken, *waits), usual, query.roles)) is not None:
-            found.problems.append(too_steep(x, (*taken, *waits), *fast))
+            ranges.problems.append(too_steep(x, (*taken, *waits), *fast))
         else:
-            _check(found, x, taken, leaf, rolled)
+            _check(ranges, x, taken, leaf, rolled)
     for c in rolled.values():
         if c.left is not None and not c.reached:
             # The original has no such exponential: an element that attains the maximum is not folded, or is less.
-            found.predicates.append(RangePredicate(c.bound, DTYPES["float32"].highest))
-    _accumulated(found, query, body, phis, leaf, rolled)
+            ranges.predicates.append(RangePredicate(c.bound, DTYPES["float32"].highest))
+    _accumulated(ranges, query, body, phis, leaf, rolled)
     for x in _values(_joined(phis)) if len(phis) > 1 else []:
         if isinstance(x, Op) and x.name in ("mul", "div") and x not in own and query.roles.reads(x):
-            _check(found, x, (), leaf, {})
-    found.predicates = _merged(found.predicates)
-    return found
+            _check(ranges, x, (), leaf, {})
+    ranges.predicates = _merged(ranges.predicates)
+    return ranges
 
 
 def _joined(phis: tuple[Expr, ...]) -> Expr:
@@ -307,7 +307,7 @@ def _values(e: Expr) -> Iterable[Expr]:
         yield from _values(x)
 
 
-def _check(found: Ranges, x: Expr, phis: tuple[Expr, ...], leaf: Known, rolled: Mapping[Expr, Ceiling]) -> None:
+def _check(ranges: Ranges, x: Expr, phis: tuple[Expr, ...], leaf: Known, rolled: Mapping[Expr, Ceiling]) -> None:
     """A new part of what is folded: between the smallest normal and the largest number."""
     rounds = isinstance(x, Cast) and DTYPES[x.dtype].bits < DTYPES[x.arg.dtype].bits
     rounds = rounds or (isinstance(x, Op) and x.name not in _EXACT)
@@ -322,7 +322,7 @@ def _check(found: Ranges, x: Expr, phis: tuple[Expr, ...], leaf: Known, rolled: 
     low = not rounds or least >= row.smallest_normal or (scale.most <= 1 and (bool(phis) or moves)) or _exact(x)
     if not (high and low):
         below, above = math.inf if high else row.highest, 0.0 if low else row.smallest_normal
-        found.predicates.append(RangePredicate(whole, below, above))
+        ranges.predicates.append(RangePredicate(whole, below, above))
 
 
 def _at_least_one(scale: Range) -> bool:
@@ -331,7 +331,7 @@ def _at_least_one(scale: Range) -> bool:
 
 
 def _accumulated(
-    found: Ranges, query: Query, body: Expr, phis: tuple[Expr, ...], leaf: Known, rolled: Mapping[Expr, Ceiling]
+    ranges: Ranges, query: Query, body: Expr, phis: tuple[Expr, ...], leaf: Known, rolled: Mapping[Expr, Ceiling]
 ) -> None:
     """The sum, or the maximum, of what is folded."""
     row, size = DTYPES[query.dtype], range_of(body, leaf)
@@ -339,22 +339,22 @@ def _accumulated(
     most = float(count.value) if isinstance(count, Const) else MANY
     whole = _bare(rewrite(body, lambda e: rolled[e].expr(e) if e in rolled else None))
     if size.most * most <= row.highest:
-        if not found.predicates:
+        if not ranges.predicates:
             what = "no sum of these" if most > 1 else "none of these"
             one = "each" if isinstance(whole, Const) else f"|{print_expr(whole)}|"
             statement = f"{what} leaves {row.name}: {one} <= {size.most:.2g}"
             how = "the ranges of dtypes and functions, for up to 2^31 elements"
-            found.records.append(ObligationRecord("range", statement, how))
+            ranges.records.append(ObligationRecord("range", statement, how))
         return
     if phis and not rolled and _at_least_one(_product(phis, leaf)):
-        found.records.append(ObligationRecord("range", "what waits is at least 1", "its range: ψ is at most g"))
+        ranges.records.append(ObligationRecord("range", "what waits is at least 1", "its range: ψ is at most g"))
         return
     for pred in query.predecessors:
         if pred.reducer == "sum" == query.reducer and pred.value is not None and _within(body, pred, query.roles):
             statement = f"no sum of these exceeds {pred.load.buffer}"
-            found.records.append(ObligationRecord("range", statement, "it is what that folds, up to the sign"))
+            ranges.records.append(ObligationRecord("range", statement, "it is what that folds, up to the sign"))
             return
-    found.predicates.append(RangePredicate(whole, row.highest, 0.0, count))
+    ranges.predicates.append(RangePredicate(whole, row.highest, 0.0, count))
 
 
 def _within(body: Expr, pred: Predecessor, roles: Roles) -> bool:
@@ -384,13 +384,13 @@ def _bare(e: Expr) -> Expr:
 
 def _merged(predicates: Iterable[RangePredicate]) -> list[RangePredicate]:
     """One predicate for each value: the narrower limits."""
-    found: dict[Expr, RangePredicate] = {}
+    merged: dict[Expr, RangePredicate] = {}
     for p in predicates:
-        q = found.get(p.value)
+        q = merged.get(p.value)
         if q is None:
-            found[p.value] = p
+            merged[p.value] = p
         else:
             # What is added up many times has the lower limit: `below` of both is that of the dtype.
             count = p.count if q.count == ONE else q.count
-            found[p.value] = RangePredicate(p.value, min(p.below, q.below), max(p.above, q.above), count)
-    return list(found.values())
+            merged[p.value] = RangePredicate(p.value, min(p.below, q.below), max(p.above, q.above), count)
+    return list(merged.values())

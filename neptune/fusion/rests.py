@@ -50,13 +50,13 @@ class Rest:
 
 def find_rests(query: Query, symbols: Symbols, repair: Repair) -> tuple[tuple[Rest, ...], tuple[ObligationRecord, ...]]:
     """For each mean an accumulator that is 0 where the mean is exact, with the proof of that."""
-    found: list[tuple[Rest, ObligationRecord]] = []
+    pairs: list[tuple[Rest, ObligationRecord]] = []
     signs = Prover(query, symbols, repair).on_the_way
     for k, mean in enumerate(repair.means):
         about = (i for i, s in enumerate(repair.slots) if mean.load in set(walk(s.value)))
         rests = (_rest(query, repair, symbols, signs, k, i) for i in about)
-        found += [r for r in rests if r is not None][:1]
-    return tuple(r for r, _ in found), tuple(x for _, x in found)
+        pairs += [r for r in rests if r is not None][:1]
+    return tuple(r for r, _ in pairs), tuple(x for _, x in pairs)
 
 
 def moved(query: Query, repair: Repair, rests: tuple[Rest, ...]) -> Expr:

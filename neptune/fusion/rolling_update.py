@@ -128,10 +128,10 @@ def _decision(p: Plan, finite: tuple[str, ...]) -> Decision:
     verdict = "rolled" if r.rolled else "deferred" if r.deferred else "fused"
     names = " and ".join(p.frontier.predecessors)
     reason = f"reads {names}, still changing in loop" if names else "reads nothing that changes in loop"
-    said = details(r, finite)
+    lines = details(r, finite)
     named = assumed(r, p.target, finite)
     return Decision(
-        "rolling_update", p.target, verdict, f"{reason} `{p.ref.var}`", said, finite, r.evidence.ranges, named
+        "rolling_update", p.target, verdict, f"{reason} `{p.ref.var}`", lines, finite, r.evidence.ranges, named
     )
 
 

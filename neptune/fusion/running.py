@@ -64,7 +64,7 @@ def counts(state: State, p: Plan, d: Definition) -> dict[str, Expr]:
     return {FOLDED.name: before, COUNT.name: now, ALL.name: every}
 
 
-def further_sum(state: State, p: Plan, d: Definition, acc: Load, value: Expr, made: Made) -> State:
+def further_sum(state: State, p: Plan, d: Definition, acc: Load, value: Expr, provenance: Made) -> State:
     """Another sum over what the target reduces over, in loops as the target's and in front of it."""
     spatial = {v.name for v in acc.index if isinstance(v, Var)}
     axes = tuple(a for a in d.axes if a.name in spatial or a.name in d.reduced)
@@ -72,7 +72,7 @@ def further_sum(state: State, p: Plan, d: Definition, acc: Load, value: Expr, ma
     action = Update((acc.buffer,), acc.index, "sum", (value,), (start,))
     here = {a.name: state.axes[p.target][a.name] for a in axes}
     also = frozenset[str]().union(*(variables(here[a]) for a in d.reduced))
-    state = beside(state, p.ref, p.target, p.target, Stage(acc.buffer, action, None, made), also=also)
+    state = beside(state, p.ref, p.target, p.target, Stage(acc.buffer, action, None, provenance), also=also)
     return state.define(acc.buffer, define(axes, action), here)
 
 
@@ -144,12 +144,12 @@ def _mean(
         state = state.with_temporary(Buffer(x.buffer, shape, dtype))
     moved = binary("sub", cast(names.now, names.change.dtype), cast(names.before, names.change.dtype))
     follow = names.now.buffer
-    for store, made in (
+    for store, provenance in (
         (Store(names.before.buffer, index, names.now), Made("previous", follow)),
         (running(names), Made("mean", base)),
         (Store(names.change.buffer, index, moved), Made("factor", follow)),
     ):
-        state = beside(state, p.ref, p.target, p.target, Stage(store.buffer, store, None, made), numbers)
+        state = beside(state, p.ref, p.target, p.target, Stage(store.buffer, store, None, provenance), numbers)
     return _start(state, p, names.now), names
 
 

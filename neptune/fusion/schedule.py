@@ -95,15 +95,15 @@ def perform(sch: Schedule, trace: Sequence[Step]) -> None:
     if not isinstance(trace, list | tuple) or not all(isinstance(s, Step) for s in trace):
         raise RecordError(f"replay({trace!r:.40})", "this is no trace", legal=("sch.trace", "trace_from_json(text)"))
     for k, step in enumerate(trace, 1):
-        at = f"step {k} of {len(trace)}, {step}"
+        where = f"step {k} of {len(trace)}, {step}"
         if step.primitive not in PRIMITIVES:
-            raise RecordError(at, f"`{step.primitive}` is no primitive of a schedule", legal=PRIMITIVES)
+            raise RecordError(where, f"`{step.primitive}` is no primitive of a schedule", legal=PRIMITIVES)
         try:
             getattr(sch, step.primitive)(*step.args)
         except NeptuneError as error:
-            asked = f"{at}: {error.asked}"
+            request = f"{where}: {error.asked}"
             raise type(error)(
-                asked, error.wrong, where=error.where, legal=error.legal, hint=error.hint, kind=error.kind
+                request, error.wrong, where=error.where, legal=error.legal, hint=error.hint, kind=error.kind
             ) from None
 
 

@@ -42,16 +42,16 @@ from neptune.ir.printer import print_expr
 
 def find_shifts(e: Expr, roles: Roles, extent: Expr) -> tuple[tuple[Mean, ...], list[Problem]]:
     """The ρ of an expression, in order of appearance, and why what is subtracted elsewhere is none."""
-    found: list[Expr] = []
+    centres: list[Expr] = []
     problems: list[Problem] = []
     for part in _subtracted(e, roles):
         means = _means(part, roles)
         if means is None:
             problems.append(Problem("moments", part, "it is no mean, that is no sum over a count or another sum"))
         else:
-            found += means
+            centres += means
     shifts: list[Mean] = []
-    for k, value in enumerate(dict.fromkeys(found)):
+    for k, value in enumerate(dict.fromkeys(centres)):
         shift = _shift(k, value, roles, extent, has_select(e))
         if isinstance(shift, Problem):
             problems.append(shift)
@@ -104,8 +104,8 @@ def _means(e: Expr, roles: Roles) -> list[Expr] | None:
         return [e]
     moving = [k for k, x in enumerate(e.parts) if roles.reads(x)]
     parts = [_means(e.parts[k], roles) if affine_in(e, k) else None for k in moving]
-    found = [part for part in parts if part is not None]
-    return [x for part in found for x in part] if found and len(found) == len(parts) else None
+    means = [part for part in parts if part is not None]
+    return [x for part in means for x in part] if means and len(means) == len(parts) else None
 
 
 _NO_DEGREE = (-math.inf, math.inf)
@@ -142,8 +142,8 @@ def _without_eps(e: Expr, roles: Roles) -> Expr:
 
 def _divisors(e: Expr, roles: Roles) -> list[Expr]:
     """Return the divisors in `e` that still change."""
-    found = (x.args[1] for x in walk(e) if isinstance(x, Op) and x.name == "div" and roles.reads(x.args[1]))
-    return list(dict.fromkeys(found))
+    divisors = (x.args[1] for x in walk(e) if isinstance(x, Op) and x.name == "div" and roles.reads(x.args[1]))
+    return list(dict.fromkeys(divisors))
 
 
 def _shift(k: int, value: Expr, roles: Roles, extent: Expr, masked: bool) -> Mean | Problem:

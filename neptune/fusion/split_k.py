@@ -149,12 +149,12 @@ def _axis(state: State, ref: Loop, request: str) -> dict[str, str]:
 
 def _feeding(state: State, axis: Mapping[str, str]) -> dict[str, str]:
     """The reductions over the axis, and what is computed per element for them; what is behind stays whole."""
-    found = {n for n, a in axis.items() if a in state.definitions[n].reduced}
+    folding = {n for n, a in axis.items() if a in state.definitions[n].reduced}
     for name in reversed(list(axis)):
         readers = {r for b in writes(state.definitions[name].action) for r in state.readers(b)}
-        if readers & found:
-            found.add(name)
-    return {n: a for n, a in axis.items() if n in found}
+        if readers & folding:
+            folding.add(name)
+    return {n: a for n, a in axis.items() if n in folding}
 
 
 def _check_stage(state: State, name: str, axis: Mapping[str, str], request: str) -> None:
@@ -170,14 +170,15 @@ def _check_stage(state: State, name: str, axis: Mapping[str, str], request: str)
     else:
         if Var(along) not in d.action.index or sum(along in variables(i) for i in d.action.index) != 1:
             raise FusionError(request, f"`{name}` does not write `{along}` as one dimension")
-        at = d.action.index.index(Var(along))
+        position = d.action.index.index(Var(along))
         mine = writes(d.action)
         for reader in (r for r in axis if r != name):
             for x in state.definitions[reader].reads():
-                if x.buffer in mine and x.index[at] != Var(axis[reader]):
+                if x.buffer in mine and x.index[position] != Var(axis[reader]):
                     raise FusionError(
                         request,
-                        f"`{reader}` reads `{x.buffer}` at {print_expr(x.index[at])}, which another part may compute",
+                        f"`{reader}` reads `{x.buffer}` at {print_expr(x.index[position])}, "
+                        "which another part may compute",
                         hint=f'sch.inline("{name}") first',
                     )
 
@@ -220,9 +221,9 @@ def _plan(state: State, s: Split, name: str, reductions: list[str], known: Mappi
     early = {x: makers[x.buffer] for x in loads(g) if x.buffer in makers}
     # What is repaired may be smaller in the whole than in a part, whatever it folds.
     roles = (_predecessor(state, s, n, x, s.axis[name], stores, known[n].repair.rolled) for x, n in early.items())
-    found = tuple(as_clamped(r, clamped, g) for r in roles)
+    clamped_roles = tuple(as_clamped(r, clamped, g) for r in roles)
     dtype = state.program.globals[d.action.buffers[0]].dtype
-    query = Query(name, d.action.reducer, dtype, g, found, frozenset(d.reduced), count(d))
+    query = Query(name, d.action.reducer, dtype, g, clamped_roles, frozenset(d.reduced), count(d))
     for x in (x for e in others for x in loads(e) if x.buffer in makers):
         raise FusionError(
             s.request, f"the index that `{name}` folds reads `{x.buffer}`, which each part has another of"
@@ -277,5 +278,5 @@ def _predecessor(
 def _decision(s: Split, p: Plan, finite: tuple[str, ...]) -> Decision:
     verdict = "repaired on the right" if p.repair.rolled else "combined"
     what = f"folded in {print_expr(s.parts)} parts of {print_expr(s.length)} elements"
-    said, named = details(p.repair, finite), assumed(p.repair, p.target, finite)
-    return Decision("split_k", p.target, verdict, what, said, finite, p.repair.evidence.ranges, named)
+    lines, named = details(p.repair, finite), assumed(p.repair, p.target, finite)
+    return Decision("split_k", p.target, verdict, what, lines, finite, p.repair.evidence.ranges, named)

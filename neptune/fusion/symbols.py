@@ -55,28 +55,28 @@ def _one_dtype(e: Expr) -> str:
 
 def symbols_of(e: Expr, roles: Roles) -> Symbols:
     """Number r's, c's and p's in order of appearance; a lone one goes without a number."""
-    found: dict[Expr, str] = {}
+    names: dict[Expr, str] = {}
 
     def visit(x: Expr) -> None:
-        if isinstance(x, Const) or x in found:
+        if isinstance(x, Const) or x in names:
             return
         if isinstance(x, Load) and x.buffer in roles.buffers:
-            found[x] = "r"
+            names[x] = "r"
         elif not roles.reads(x):
-            found[x] = "c" if roles.varies(x) else "p"
+            names[x] = "c" if roles.varies(x) else "p"
         else:
             for child in children(x):
                 visit(child)
 
     visit(e)
-    return numbered(found)
+    return numbered(names)
 
 
-def numbered(found: Mapping[Expr, str]) -> Symbols:
+def numbered(known: Mapping[Expr, str]) -> Symbols:
     """Names for expressions by their role, r, c or p: with a number where there are several of it."""
-    kinds, count = list(found.values()), dict.fromkeys("rcp", 0)
+    kinds, count = list(known.values()), dict.fromkeys("rcp", 0)
     names = []
-    for atom, kind in found.items():
+    for atom, kind in known.items():
         count[kind] += 1
         names.append((atom, kind if kinds.count(kind) == 1 else f"{kind}{count[kind]}"))
     return Symbols(tuple(names))

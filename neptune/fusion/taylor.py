@@ -44,35 +44,35 @@ class Coefficient:
 
 def polynomial(e: Expr, shifts: Sequence[Load]) -> tuple[Coefficient, ...]:
     """`taylor` of what is known to be a polynomial in ρ."""
-    found = taylor(e, shifts)
-    assert not isinstance(found, NotPolynomial), print_expr(found.part)
-    return found
+    series = taylor(e, shifts)
+    assert not isinstance(series, NotPolynomial), print_expr(series.part)
+    return series
 
 
 def taylor(e: Expr, shifts: Sequence[Load]) -> tuple[Coefficient, ...] | NotPolynomial:
     """All coefficients but zeros, that of order 0, `e` itself, first; NotPolynomial where there are no such."""
     other: list[Expr] = []
-    found: dict[Orders, Terms] = {(0,) * len(shifts): [(Fraction(1), e)]}
-    todo = list(found)
+    series: dict[Orders, Terms] = {(0,) * len(shifts): [(Fraction(1), e)]}
+    todo = list(series)
     for orders in todo:
         for k, shift in enumerate(shifts):
             higher = (*orders[:k], orders[k] + 1, *orders[k + 1 :])
-            if higher in found:
+            if higher in series:
                 continue
-            terms = [(c * d / higher[k], x) for c, term in found[orders] for d, x in _derivative(term, shift, other)]
+            terms = [(c * d / higher[k], x) for c, term in series[orders] for d, x in _derivative(term, shift, other)]
             if other:
                 return NotPolynomial(other[0])
             if terms := _collected(terms):
                 if sum(higher) > HIGHEST:
                     return NotPolynomial(e)
-                found[higher] = terms
+                series[higher] = terms
                 todo.append(higher)
-    return tuple(_coefficient(orders, terms) for orders, terms in found.items())
+    return tuple(_coefficient(orders, terms) for orders, terms in series.items())
 
 
-def binomial(of: Orders, at: Orders) -> int:
+def binomial(top: Orders, bottom: Orders) -> int:
     """Π C(of_k, at_k): 0 where some at_k is larger."""
-    return prod(comb(a, b) for a, b in zip(of, at, strict=True))
+    return prod(comb(a, b) for a, b in zip(top, bottom, strict=True))
 
 
 def below(orders: Orders) -> list[Orders]:

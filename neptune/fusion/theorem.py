@@ -69,11 +69,11 @@ def _separated(e: Expr, query: Query) -> Ordered | None:
     text = None if _opaque(g) else answer(_text(g), values)
     if text is None:
         return None
-    at = 1 if dict(signs)["r"] == "+" else 0
-    psi = _at(e, load, float(at))
+    place = 1 if dict(signs)["r"] == "+" else 0
+    psi = _at(e, load, float(place))
     table = {name: cast(x, e.dtype) for name, x in named.items() if name[0] == "p"}
     table |= {"t": hole(psi.dtype), "r'": cast(load, e.dtype)}
-    f = _expression(_logs_apart(_parsed(text).subs(_parsed(_text_of(g, "r")), at)), table, e.dtype)
+    f = _expression(_logs_apart(_parsed(text).subs(_parsed(_text_of(g, "r")), place)), table, e.dtype)
     return None if f is None else Ordered(psi, f, strict=False)
 
 

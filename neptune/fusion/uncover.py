@@ -24,8 +24,8 @@ def uncover(sch: Schedule, *, assuming: bool = True) -> None:
     """
     for stage in sch.reductions:
         definitions = {s: sch.definition(s) for s in sch.stages}
-        found = uncovered(definitions, stage) != as_written(definitions, stage)
-        if found and (assuming or _proved(sch, stage)):
+        changes = uncovered(definitions, stage) != as_written(definitions, stage)
+        if changes and (assuming or _proved(sch, stage)):
             attempt(sch.hoist_factor, stage)
 
 
@@ -43,10 +43,10 @@ def uncovered(definitions: Mapping[str, Definition], stage: str) -> Contraction 
     d, before = definitions[stage], as_written(definitions, stage)
     if not isinstance(d, ReductionDef) or d.action.reducer != "sum" or d.action.values[0].dtype not in SUMS:
         return before
-    found = hoisted(definitions, stage)
-    if found is None:
+    stores = hoisted(definitions, stage)
+    if stores is None:
         return before
-    bare = replace(d, action=replace(d.action, values=(found.psi,)))
+    bare = replace(d, action=replace(d.action, values=(stores.psi,)))
     after = as_written({**definitions, stage: bare}, stage)
     if isinstance(after, NoProduct) or isinstance(before, NoProduct):
         return before if isinstance(after, NoProduct) else after

@@ -50,7 +50,7 @@ ONE = Const(1, "int32")
 
 def write(state: State, p: Plan) -> State:
     """The target and its accumulators under the loop, with their steps and the finish; its obligations are met."""
-    original, made = state.reduction(p.target), {s.name: s.made for s in stages(state.program.body)}
+    original, origins = state.reduction(p.target), {s.name: s.made for s in stages(state.program.body)}
     slots, value = p.repair.slots, p.repair.slots[0].value
     if not p.repair.means:
         state, value = bring_in(state, p)
@@ -63,10 +63,10 @@ def write(state: State, p: Plan) -> State:
     present: dict[Expr, Expr] = {m.load: x.now for m, x in zip(p.repair.means, means, strict=True)}
     state = _with_means(state, p, present)
     state = _steps(state, p, accumulators, means, numbers)
-    for k, at in accumulators.items():
+    for k, accumulator in accumulators.items():
         if k > 0:
-            of = made.get(at.buffer) or Made("moment", p.target)
-            state = further_sum(state, p, original, at, rewrite(slots[k].value, present.get), of)
+            origin = origins.get(accumulator.buffer) or Made("moment", p.target)
+            state = further_sum(state, p, original, accumulator, rewrite(slots[k].value, present.get), origin)
     owes = tuple(o for o in state.program.owes if not (o.stage == p.target and o.on in p.frontier.predecessors))
     state = replace(state, program=replace(state.program, owes=owes))
     return _epilogue(state, p, accumulators, original) if p.repair.deferred else state
@@ -156,10 +156,12 @@ def _steps(
         if s.step is None:
             continue
         state, step = _once_per_iteration(state, p, s.step)
-        at = accumulators[k]
-        of = p.target if k == 0 else at.buffer
-        name = fresh_name(names_in_use(state.program), f"{of}_repair")
-        stage = Stage(name, Store(at.buffer, at.index, substitute(step, env)), None, Made("repair", of))
+        accumulator = accumulators[k]
+        origin = p.target if k == 0 else accumulator.buffer
+        name = fresh_name(names_in_use(state.program), f"{origin}_repair")
+        stage = Stage(
+            name, Store(accumulator.buffer, accumulator.index, substitute(step, env)), None, Made("repair", origin)
+        )
         state = beside(state, p.ref, p.target, p.target, stage, numbers)
     return state
 
@@ -215,11 +217,11 @@ def _factor(state: State, p: Plan, factor: Expr) -> tuple[State, Load]:
         same = action.values == (present,) and action.index == index
         if same and sees_the_same(state, name, nest, followed):
             return state, Load(name, *load)
-    of = p.rolled[0].load.buffer
-    name = fresh_name(names_in_use(state.program), f"{of}_rescale")
+    buffer = p.rolled[0].load.buffer
+    name = fresh_name(names_in_use(state.program), f"{buffer}_rescale")
     shape = (ceildiv(d.extents[a], w) for a, w in map(_tiles, places))
     state = state.with_temporary(Buffer(name, tuple(shape), factor.dtype))
-    stage = Stage(name, Store(name, places, factor), None, Made("factor", of))
+    stage = Stage(name, Store(name, places, factor), None, Made("factor", buffer))
     return beside(state, p.ref, p.target, p.target, stage), Load(name, *load)
 
 
@@ -252,8 +254,8 @@ def finished(p: Plan, accumulators: Accumulators, d: ReductionDef, k: int = 0) -
 
     `accumulators[0]` is the accumulator of that part.
     """
-    env = {slot(i, "").name: at for i, at in accumulators.items()}
-    at, alone, reducer = accumulators[0], p.repair.slots[0], p.query.reducer
+    env = {slot(i, "").name: accumulator for i, accumulator in accumulators.items()}
+    accumulator, alone, reducer = accumulators[0], p.repair.slots[0], p.query.reducer
 
     def put(x: Expr) -> Expr | None:
         return cast(env[x.name], x.dtype) if isinstance(x, Var) and x.name in env else None
@@ -263,18 +265,18 @@ def finished(p: Plan, accumulators: Accumulators, d: ReductionDef, k: int = 0) -
         # The steps and the finish make 0 of 0, by their guards.
         return value
     if alone.start is None:
-        (identity,) = REDUCERS[reducer].identity(at.dtype)
+        (identity,) = REDUCERS[reducer].identity(accumulator.dtype)
         if REDUCERS[reducer].moves:
             # What is infinite is folded into a finite start, as in the original: min(3.4e38, inf).
             value = binary(REDUCERS[reducer].op, identity, value)
-        return select(ne(at, identity), value, identity)
+        return select(ne(accumulator, identity), value, identity)
     start = d.terms[k].start
     assert start is not None
     if d.places:
         # A choice says by its index where it found nothing.
         place, nowhere = d.places[k].buffer, d.places[k].start
         assert nowhere is not None
-        return select(ne(Load(place, at.index, nowhere.dtype), nowhere), value, start)
+        return select(ne(Load(place, accumulator.index, nowhere.dtype), nowhere), value, start)
     if start != REDUCERS[reducer].nothing(p.query.dtype):
         value = binary(REDUCERS[reducer].op, start, value)
     return select(p.some, value, start)

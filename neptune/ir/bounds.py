@@ -29,7 +29,7 @@ def with_room(program: Program, sizes: Mapping[str, int]) -> dict[str, int]:
 
     mask[b] with batch = 515 and mask: [mask_0]   →   mask_0 is at least 515
     """
-    made = dict(sizes)
+    bounds = dict(sizes)
     for path, stage in paths(program.body):
         loops = for_loops(path)
         scope, names = scope_of(program, loops), [f.var for f in reversed(loops)]
@@ -38,9 +38,9 @@ def with_room(program: Program, sizes: Mapping[str, int]) -> dict[str, int]:
         for e, size in ((e, size) for i, size in places for e in _alternatives(i) if not loads(e)):
             high = extreme(poly(e), names, scope, largest=True)
             end = None if high is None else to_expr(high + number(1))
-            if end is not None and isinstance(size, Var) and variables(end) <= made.keys() - {size.name}:
-                made[size.name] = max(made[size.name], evaluate_size(end, made))
-    return made
+            if end is not None and isinstance(size, Var) and variables(end) <= bounds.keys() - {size.name}:
+                bounds[size.name] = max(bounds[size.name], evaluate_size(end, bounds))
+    return bounds
 
 
 def _alternatives(e: Expr) -> Iterator[Expr]:

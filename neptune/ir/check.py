@@ -17,8 +17,8 @@ SHOWN = 20
 
 def report(subject: str, findings: Iterable[str]) -> None:
     """Raise InternalError where there are findings, each said once."""
-    if said := reported(subject, findings):
-        raise InternalError(said)
+    if text := reported(subject, findings):
+        raise InternalError(text)
 
 
 def reported(subject: str, findings: Iterable[str]) -> str:

@@ -83,10 +83,10 @@ def limits(dtype: str) -> tuple[int, int]:
     return int(row.lowest), int(row.highest)
 
 
-def holds(dtype: str, of: tuple[int, int]) -> bool:
+def holds(dtype: str, values: tuple[int, int]) -> bool:
     """True where an integer dtype has all numbers of an interval."""
     low, high = limits(dtype)
-    return low <= of[0] and of[1] <= high
+    return low <= values[0] and values[1] <= high
 
 
 def wrapped(value: Any, dtype: str) -> Any:

@@ -52,12 +52,12 @@ def _leaf(e: Any) -> Range:
     return _point(e.value) if isinstance(e, Const) else of_dtype(e.dtype) if isinstance(e, Load | Var) else ANY
 
 
-def _operator(e: Op[Any], of: Sequence[Range]) -> Range:
+def _operator(e: Op[Any], ranges: Sequence[Range]) -> Range:
     if e.name == "mul" and e.args[0] == e.args[1]:
-        of = [applied("abs", of[:1])] * 2
-    if e.name == "pow" and of[1].lo == of[1].hi and of[1].lo % 1 == 0:
-        return _representable(_whole_power(of[0], of[1].lo), e.dtype)
-    return _representable(applied(e.name, of), e.dtype)
+        ranges = [applied("abs", ranges[:1])] * 2
+    if e.name == "pow" and ranges[1].lo == ranges[1].hi and ranges[1].lo % 1 == 0:
+        return _representable(_whole_power(ranges[0], ranges[1].lo), e.dtype)
+    return _representable(applied(e.name, ranges), e.dtype)
 
 
 def constant_range(e: Expr) -> Range:
@@ -205,7 +205,7 @@ def _alike(info: OpInfo, args: Sequence[Range]) -> bool:
     return any(all(s in (strict, "0" + strict, "0") for s in signs) for strict in "+-")
 
 
-def folded(reducer: str, of: Range) -> Range:
+def folded(reducer: str, values: Range) -> Range:
     """Return the range of a reduction of one or more values that lie in `of`; ANY for a reducer of pairs.
 
     >>> folded("sum", Range(1.0, 2.0)).lo
@@ -214,11 +214,11 @@ def folded(reducer: str, of: Range) -> Range:
     name = REDUCERS[reducer].op
     if not name:
         return ANY
-    for lo, hi, least in itertools.product((of.lo, 0.0, -inf), (of.hi, 0.0, inf), (of.least, 0.0)):
-        if lo > of.lo or hi < of.hi:
+    for lo, hi, least in itertools.product((values.lo, 0.0, -inf), (values.hi, 0.0, inf), (values.least, 0.0)):
+        if lo > values.lo or hi < values.hi:
             continue
-        now = Range(lo, hi, least, of.nonzero)
-        after = applied(name, [now, of])
+        now = Range(lo, hi, least, values.nonzero)
+        after = applied(name, [now, values])
         if lo <= after.lo and after.hi <= hi and now.least <= after.least and now.nonzero <= after.nonzero:
             return now
     return ANY
@@ -251,23 +251,23 @@ def degree_of(e: Expr, known: Callable[[Expr], Degree | None]) -> Degree:
     (2.0, 2.0)
     """
 
-    def choice(x: Select[Expr], *of: Degree) -> Degree:
-        return _widest([d for part, d in zip(x.parts[1:], of, strict=True) if not isinstance(part, Const)])
+    def choice(x: Select[Expr], *degrees: Degree) -> Degree:
+        return _widest([d for part, d in zip(x.parts[1:], degrees, strict=True) if not isinstance(part, Const)])
 
     return fold(e, lambda _: (0.0, 0.0), _degree, choice, known=known)
 
 
-def _degree(e: Op[Expr], of: Sequence[Degree]) -> Degree:
+def _degree(e: Op[Expr], degrees: Sequence[Degree]) -> Degree:
     info, by = OPS[e.name], e.args[-1] if e.name == "pow" else None
     if isinstance(by, Const):
-        return _widest([(by.value * d, by.value * d) for d in of[0]])
+        return _widest([(by.value * d, by.value * d) for d in degrees[0]])
     if info.degrees:
-        ends = [_widest([(by * d, by * d) for d in x]) for by, x in zip(info.degrees, of, strict=True)]
+        ends = [_widest([(by * d, by * d) for d in x]) for by, x in zip(info.degrees, degrees, strict=True)]
         return sum(x[0] for x in ends), sum(x[1] for x in ends)
     if info.together or (info.whole and info.arity == 1):
-        return _widest(of)
+        return _widest(degrees)
     # tanh x is x where that is small, and bounded where it is large.
-    return _widest([*of, (0.0, 0.0)]) if "a" in info.sizes and info.range.most < inf else (0.0, 0.0)
+    return _widest([*degrees, (0.0, 0.0)]) if "a" in info.sizes and info.range.most < inf else (0.0, 0.0)
 
 
 def _widest(parts: Sequence[Degree]) -> Degree:
@@ -322,8 +322,8 @@ def slope(e: Expr, name: str, known: Known = nothing_known) -> str:
 def _chain(e: Op[Expr], inner: Sequence[str], known: Known) -> str:
     which, info = e.name, OPS[e.name]
     moving = [k for k, s in enumerate(inner) if s != "0"]
-    of = [range_of(a, known) for a in e.args]
-    ways = [times(_way(e, info, k, of), inner[k]) for k in moving]
+    ranges = [range_of(a, known) for a in e.args]
+    ways = [times(_way(e, info, k, ranges), inner[k]) for k in moving]
     if which in ("max", "min") and len(moving) == 2 and inner[0] == inner[1]:
         # Of two that rise strictly, the larger does: neither stands still.
         return inner[0]
@@ -335,22 +335,22 @@ def _chain(e: Op[Expr], inner: Sequence[str], known: Known) -> str:
     return total
 
 
-def _way(e: Op[Expr], info: OpInfo, k: int, of: list[Range]) -> str:
+def _way(e: Op[Expr], info: OpInfo, k: int, ranges: list[Range]) -> str:
     """The direction of an operator as one argument rises."""
     column = info.slopes[k] if info.slopes else ""
     if column in ("", "?"):
         what = "a power rises with its exponent" if column else f"{info.name} of it rises or falls"
         raise Unsupported(f"it is not known whether {what}", node=e)
     # 0 to a negative power is infinite.
-    need = demand(info.domain[k], 0.5 if of[-1].sign in ("+", "0+") else -0.5) if info.domain else ""
-    if of[k].sign not in MEETS[need]:
+    need = demand(info.domain[k], 0.5 if ranges[-1].sign in ("+", "0+") else -0.5) if info.domain else ""
+    if ranges[k].sign not in MEETS[need]:
         what = f"{info.name} rises or falls where its argument is {'positive' if need == 'gt' else '>= 0'}"
         changes = "what is divided by may change its sign"
         raise Unsupported(changes if need == "ne" else f"{what}, and its sign is unknown", node=e.args[k])
     if column[-1] not in _ARGUMENTS:
         return column
     index = _ARGUMENTS.index(column[-1])
-    sign = of[index].sign
+    sign = ranges[index].sign
     if sign is None:
         if index == k:
             what = f"{info.name} rises or falls where its argument is >= 0, and its sign is unknown"

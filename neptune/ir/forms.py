@@ -92,9 +92,9 @@ compared with float64 on all float32, an H200 keeps within this."""
 
 def cheaper(program: Program) -> tuple[Program, tuple[Taken, ...]]:
     """The definitions with cheaper forms in all stages where results cannot tell, and which these are."""
-    made = {name: Error(form.error, form.kind) for name, form in FORMS.items()}
+    errors_of = {name: Error(form.error, form.kind) for name, form in FORMS.items()}
     outputs = {b.name: b.dtype for b in program.outputs}
-    taken = _borne(program, made, lambda name, error: negligible(error, outputs[name]))
+    taken = _borne(program, errors_of, lambda name, error: negligible(error, outputs[name]))
     chosen = {t.stage for t in taken}
 
     def stage(s: Stmt) -> Stmt:
@@ -124,21 +124,21 @@ def short(program: Program, free: Collection[str] = ()) -> tuple[Taken, ...]:
 
 def _borne(
     program: Program,
-    made: Mapping[str, Error],
+    errors_of: Mapping[str, Error],
     bearable: Callable[[str, Error], bool],
     free: Collection[str] = (),
 ) -> tuple[Taken, ...]:
     """The stages, one after the other, whose operators may be off by what `made` says."""
 
     def off(e: Op[Expr]) -> Error:
-        return next((error for name, error in made.items() if _form(name, e) is not None), EXACT)
+        return next((error for name, error in errors_of.items() if _form(name, e) is not None), EXACT)
 
     taken: list[Taken] = []
     for s in stages(program.body):
         parts = [x for v in s.action.values for x in walk(v)]
-        if names := sorted(n for n in made if any(_form(n, x) is not None for x in parts)):
-            found = errors(program, off, {t.stage for t in taken} | {s.name}, free)
-            results = {b.name: found.get(b.name, EXACT) for b in program.outputs}
+        if names := sorted(n for n in errors_of if any(_form(n, x) is not None for x in parts)):
+            errors_then = errors(program, off, {t.stage for t in taken} | {s.name}, free)
+            results = {b.name: errors_then.get(b.name, EXACT) for b in program.outputs}
             if all(bearable(name, error) for name, error in results.items()):
                 taken.append(Taken(s.name, tuple(names), results))
     return tuple(taken)
@@ -151,5 +151,5 @@ def _form(name: str, e: Expr) -> Expr | None:
 
 def _formed(e: Expr) -> Expr | None:
     """The form of an expression, with the forms of what is inside."""
-    made = next((x for name in FORMS if (x := _form(name, e)) is not None), None)
-    return None if made is None else rewrite(made, _formed)
+    written = next((x for name in FORMS if (x := _form(name, e)) is not None), None)
+    return None if written is None else rewrite(written, _formed)

@@ -65,11 +65,11 @@ def values_of(e: Expr, known: Callable[[Expr], Values | None], *, defined: bool 
     )
 
 
-def _applied(info: OpInfo, of: Sequence[Values], defined: bool) -> Values:
+def _applied(info: OpInfo, values: Sequence[Values], defined: bool) -> Values:
     if info.value is None:
-        truth = info.kind in ("compare", "logic") or all(map(is_finite, of))
+        truth = info.kind in ("compare", "logic") or all(map(is_finite, values))
         return SMALL if truth else SMALL | {nan}
-    corners = itertools.product(*of)
+    corners = itertools.product(*values)
     return _few({_at(info, args) for args in corners if not defined or _inside(info, args)})
 
 
@@ -101,13 +101,13 @@ def _at(info: OpInfo, args: tuple[float, ...]) -> float:
     return math.copysign(size, value)
 
 
-def _converted(e: Cast[Expr], of: Values) -> Values:
+def _converted(e: Cast[Expr], values: Values) -> Values:
     """A narrower dtype does not hold the largest number of a wider one; one that saturates, no number beyond it."""
     row = DTYPES[e.dtype]
     if row.saturates:
-        return frozenset(min(max(v, row.lowest), row.highest) if v == v else v for v in of)
+        return frozenset(min(max(v, row.lowest), row.highest) if v == v else v for v in values)
     narrower = row.bits < DTYPES[e.arg.dtype].bits
-    return frozenset(math.copysign(inf, v) if narrower and abs(v) == EXTREME else v for v in of)
+    return frozenset(math.copysign(inf, v) if narrower and abs(v) == EXTREME else v for v in values)
 
 
 def _few(values: Iterable[float]) -> Values:

@@ -35,6 +35,6 @@ def check_lists(program: Program) -> Iterator[str]:
                 yield f"{', '.join(parts)}, which stage {s.name} merges, are no result of {action.reducer}"
 
 
-def _same(made: tuple[str, ...], read: tuple[str, ...], copied: set[tuple[str, str]]) -> bool:
+def _same(written: tuple[str, ...], read: tuple[str, ...], copied: set[tuple[str, str]]) -> bool:
     """Return True if the parts that are read are those that were made, in their order, or copies of them."""
-    return all(a == b or (a, b) in copied for a, b in zip(made, read, strict=True))
+    return all(a == b or (a, b) in copied for a, b in zip(written, read, strict=True))

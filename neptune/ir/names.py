@@ -86,8 +86,8 @@ def _renamed(program: Program, names: Mapping[str, str]) -> Program:
             case Alloc():
                 return Alloc(buffer(s.buffer), stmt(s.body))
             case Stage():
-                made = s.made and replace(s.made, of=of(s.made.of))
-                return replace(s, name=of(s.name), action=retarget(s.action, names), made=made)
+                provenance = s.made and replace(s.made, of=of(s.made.of))
+                return replace(s, name=of(s.name), action=retarget(s.action, names), made=provenance)
             case _:
                 return with_stmts(s, tuple(map(stmt, sub_stmts(s))))
 

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 def _made(constructor: str, *args: Any) -> Expr:
     """Call a constructor of the module whose nodes have these operators."""
-    made: Expr = getattr(importlib.import_module("neptune.ir.expr"), constructor)(*args)
-    return made
+    node: Expr = getattr(importlib.import_module("neptune.ir.expr"), constructor)(*args)
+    return node
 
 
 def _foreign() -> Any:

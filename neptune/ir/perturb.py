@@ -153,37 +153,37 @@ class _Analysis:
         a, b = pred.args
         return isinstance(b, Const) and b.value == 0 and self.of(a).kind == RELATIVE
 
-    def operator(self, e: Op[Expr], of: Sequence[Error]) -> Error:
-        error = EXACT if all(x == EXACT for x in of) else self.carried(e, of)
-        made = self.made(e) if self.here in self.within else EXACT
-        return made if error == EXACT else error if made == EXACT else _plus(error, made)
+    def operator(self, e: Op[Expr], parts: Sequence[Error]) -> Error:
+        error = EXACT if all(x == EXACT for x in parts) else self.carried(e, parts)
+        own = self.made(e) if self.here in self.within else EXACT
+        return own if error == EXACT else error if own == EXACT else _plus(error, own)
 
-    def carried(self, e: Op[Expr], of: Sequence[Error]) -> Error:
+    def carried(self, e: Op[Expr], parts: Sequence[Error]) -> Error:
         """The error of an operator that makes none, on arguments of which some are off."""
-        if LOST in of:
+        if LOST in parts:
             return LOST
         match e.name:
             case "neg":
-                return of[0]
+                return parts[0]
             case "tanh":  # its slope is at most 1
-                return of[0] if of[0].kind == ABSOLUTE else LOST
+                return parts[0] if parts[0].kind == ABSOLUTE else LOST
             case "exp" | "exp2":
                 by = log(2.0) if e.name == "exp2" else 1.0
-                return Error(of[0].size * by, RELATIVE) if of[0].kind == ABSOLUTE else LOST
+                return Error(parts[0].size * by, RELATIVE) if parts[0].kind == ABSOLUTE else LOST
             case "add":
-                return _plus(of[0], of[1], all(self.range(a).lo >= 0 for a in e.args))
+                return _plus(parts[0], parts[1], all(self.range(a).lo >= 0 for a in e.args))
             case "sub":
-                return _plus(of[0], of[1]) if ABSOLUTE in (of[0].kind, of[1].kind) else LOST
+                return _plus(parts[0], parts[1]) if ABSOLUTE in (parts[0].kind, parts[1].kind) else LOST
             case "max" | "min":
-                return _either(of) if EXACT not in of or ABSOLUTE in (of[0].kind, of[1].kind) else LOST
+                return _either(parts) if EXACT not in parts or ABSOLUTE in (parts[0].kind, parts[1].kind) else LOST
             case "mul" | "div":
-                return self.multiple(e, of)
+                return self.multiple(e, parts)
             case _:
                 return LOST
 
-    def multiple(self, e: Op[Expr], of: Sequence[Error]) -> Error:
+    def multiple(self, e: Op[Expr], parts: Sequence[Error]) -> Error:
         """The error of a product or quotient."""
-        a, b = of
+        a, b = parts
         if a.scales and b.scales and not (e.name == "div" and b.kind == WEIGHTED):
             return Error(a.size + b.size, WEIGHTED if WEIGHTED in (a.kind, b.kind) else RELATIVE)
         if e.name == "mul" and a == EXACT:
@@ -223,7 +223,7 @@ def _folded(reducer: str, error: Error, same_sign: bool) -> Error:
 
 def _plus_rounding(error: Error, e: Cast[Expr]) -> Error:
     """The error of a value that a cast to a shorter float rounds, as well."""
-    to, of = DTYPES[e.dtype], e.arg.dtype
-    if not is_float(of) or DTYPES[of].mantissa <= to.mantissa:
+    to, source = DTYPES[e.dtype], e.arg.dtype
+    if not is_float(source) or DTYPES[source].mantissa <= to.mantissa:
         return error
     return Error(error.size + 2.0 ** -(1 + to.mantissa), error.kind or RELATIVE) if error.scales else LOST

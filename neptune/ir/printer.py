@@ -109,6 +109,6 @@ def print_program(program: Program) -> str:
     lines += [f"  scalar {SCALAR_TEXT.write(s)}" for s in program.scalars]
     lines += [f"  tunable {TUNABLE_TEXT.write(t)}" for t in program.tunables]
     lines += [f"  owes {OWE_TEXT.write(o)}" for o in program.owes]
-    made = {s.name: s.made for s in stages(program.body) if s.made is not None}
-    lines += [f"  made {name} as {MADE_TEXT.write(m)}" for name, m in made.items()]
+    provenance = {s.name: s.made for s in stages(program.body) if s.made is not None}
+    lines += [f"  made {name} as {MADE_TEXT.write(m)}" for name, m in provenance.items()]
     return "\n".join([*lines, "body:", *print_stmt(program.body, 1)]) + "\n"

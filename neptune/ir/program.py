@@ -342,9 +342,9 @@ def written(s: Stmt) -> frozenset[str]:
 
 def made_as(s: Stmt, kind: str, of: str | None = None) -> list[Stage]:
     """The stages that were made as `kind` (of stage or buffer `of`), the first piece of each, in program order."""
-    found = (x for x in stages(s) if x.made is not None and x.made.kind == kind and of in (None, x.made.of))
+    candidates = (x for x in stages(s) if x.made is not None and x.made.kind == kind and of in (None, x.made.of))
     first: dict[str, Stage] = {}
-    for x in found:
+    for x in candidates:
         first.setdefault(x.name, x)
     return list(first.values())
 
@@ -383,8 +383,8 @@ def map_exprs(s: Stmt, fn: Callable[[Expr], Expr]) -> Stmt:
             return Alloc(buffer, map_exprs(body, fn))
         case Seq(stmts):
             return Seq(tuple(map_exprs(x, fn) for x in stmts))
-        case Stage(name, action, when, made):
-            return Stage(name, map_action(action, fn), None if when is None else fn(when), made)
+        case Stage(name, action, when, provenance):
+            return Stage(name, map_action(action, fn), None if when is None else fn(when), provenance)
 
 
 def wrap(loops: Sequence[For], body: Stmt) -> Stmt:

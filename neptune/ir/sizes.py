@@ -38,11 +38,11 @@ class Solved:
 def solved(shapes: Shapes) -> tuple[Solved, ...]:
     """The sizes that only dimensions of several terms give, in an order in which each needs those before it."""
     known = {d.name for shape in shapes for d in shape if isinstance(d, Var)}
-    found: list[Solved] = []
+    solutions: list[Solved] = []
     while more := next(_solutions(shapes, known), None):
-        found.append(more)
+        solutions.append(more)
         known.add(more.name)
-    return tuple(found)
+    return tuple(solutions)
 
 
 def given(shapes: Shapes) -> frozenset[str]:
@@ -53,7 +53,7 @@ def given(shapes: Shapes) -> frozenset[str]:
 
 def _solutions(shapes: Shapes, known: set[str]) -> Iterator[Solved]:
     for k, shape in enumerate(shapes):
-        for at, d in enumerate(shape):
+        for axis, d in enumerate(shape):
             unknown = variables(d) - known
             if len(unknown) != 1:
                 continue
@@ -61,4 +61,4 @@ def _solutions(shapes: Shapes, known: set[str]) -> Iterator[Solved]:
             parts = linear(poly(d), name)
             times = None if parts is None else parts[0].constant
             if parts is not None and times is not None and times >= 1:
-                yield Solved(name, k, at, times, to_expr(parts[1], "int32"))
+                yield Solved(name, k, axis, times, to_expr(parts[1], "int32"))

@@ -76,8 +76,10 @@ def without_unseen(program: Program) -> Program:
 
 def _masked(stage: Stage) -> list[Expr]:
     """Conjuncts of choices in a stage that are 0 or -inf where these are false."""
-    found = [x for v in values(stage.action) for x in walk(v) if isinstance(x, Select)]
-    return [c for x in found if isinstance(x.other, Const) and x.other.value in (0.0, -inf) for c in conjuncts(x.pred)]
+    choices = [x for v in values(stage.action) for x in walk(v) if isinstance(x, Select)]
+    return [
+        c for x in choices if isinstance(x.other, Const) and x.other.value in (0.0, -inf) for c in conjuncts(x.pred)
+    ]
 
 
 @dataclass(frozen=True)
@@ -116,10 +118,10 @@ class _Walk:
             self.forget(written(s))
         elif isinstance(s, Alloc):
             self.forget([s.buffer.name])
-        made = with_stmts(s, tuple(self.stmt(part, (*outer, s)) for part in sub_stmts(s)))
+        rebuilt = with_stmts(s, tuple(self.stmt(part, (*outer, s)) for part in sub_stmts(s)))
         if isinstance(s, If):
             self.forget(written(s) - self.once)
-        return made
+        return rebuilt
 
     def forget(self, buffers: Iterable[str]) -> None:
         for b in buffers:
@@ -129,8 +131,8 @@ class _Walk:
         """The stage with its factors chosen; what it stores is noted."""
         seen = {x.buffer: self.read(x, loops) for v in values(s.action) for x in loads(v)}
         held = conjuncts(s.when)
-        found = dict.fromkeys([*_masked(s), *(p for known in seen.values() for p in known)])
-        masks = [p for p in found if p not in held and all(x.buffer in self.inputs for x in loads(p))][:MOST]
+        preds = dict.fromkeys([*_masked(s), *(p for known in seen.values() for p in known)])
+        masks = [p for p in preds if p not in held and all(x.buffer in self.inputs for x in loads(p))][:MOST]
         memory = {p: self.memory(seen, s, p) for p in masks}
         chosen = _Choice(self, memory, nest, held, _extremes(self.program, loops, held))
         # A maximum passes over NaN anyway: a 0 in its place would be one of its elements.
@@ -258,8 +260,8 @@ def _as_far(own: Mapping[str, For], env: Mapping[str, Expr], loops: tuple[For, .
     """True if the writer has come to every element of the reader's: each of its loops is one of the reader's."""
     by_name = {f.var: f for f in loops}
     for f in own.values():
-        at = env.get(f.var)
-        g = by_name.get(at.name) if isinstance(at, Var) else None
+        end = env.get(f.var)
+        g = by_name.get(end.name) if isinstance(end, Var) else None
         if g is None or (g.lo, g.hi) != (f.lo, f.hi):
             return False
     return True

@@ -84,8 +84,8 @@ def interval(e: Expr, known: Known = nothing) -> Interval:
             return known(e) or limits(e.dtype)
         case Cast(arg, dtype):
             # A float is cut off at the limits of what it is cast to.
-            of = limits(dtype) if is_float(arg.dtype) else interval(arg, known)
-            return of if holds(dtype, of) else limits(dtype)
+            source = limits(dtype) if is_float(arg.dtype) else interval(arg, known)
+            return source if holds(dtype, source) else limits(dtype)
         case Select(_, a, b):
             return _hull([*interval(a, known), *interval(b, known)])
         case Op(name, args, dtype):
@@ -100,12 +100,12 @@ def _of_multiple(e: Op[Expr], known: Known) -> Interval | None:
     for whole, b in (args, args[::-1]) if e.name == "mul" else ():
         quotient, k = whole.args if isinstance(whole, Op) and whole.name == "add" else (whole, None)
         if isinstance(quotient, Op) and quotient.name == "floordiv" and _narrow(quotient.args[1]) == b:
-            of, length = interval(quotient.args[0], known), interval(b, known)
+            numerator, length = interval(quotient.args[0], known), interval(b, known)
             more = (0, 0) if k is None else interval(k, known)
             if length[0] >= 1:
                 by = _hull(x * y for x, y in itertools.product(more, length))
-                low = 0 if of[0] >= 0 else of[0] - length[1] + 1
-                return low + by[0], of[1] + by[1]
+                low = 0 if numerator[0] >= 0 else numerator[0] - length[1] + 1
+                return low + by[0], numerator[1] + by[1]
     return None
 
 
@@ -117,12 +117,12 @@ def _narrow(e: Expr) -> Expr:
 
 
 def _hull(values: Iterable[int]) -> Interval:
-    found = list(values)
-    return min(found), max(found)
+    intervals = list(values)
+    return min(intervals), max(intervals)
 
 
-def _applied(name: str, of: list[Interval], dtype: str) -> Interval:
-    a, b = of[0], of[-1]
+def _applied(name: str, operands: list[Interval], dtype: str) -> Interval:
+    a, b = operands[0], operands[-1]
     match name:
         case "add":
             return a[0] + b[0], a[1] + b[1]
@@ -229,8 +229,8 @@ def widened(e: Expr, known: Known, wraps: bool = True) -> Expr:
         narrow = isinstance(e, Op) and e.name == "shl"
         common = e.parts[-1].dtype if narrow else "int64" if not room else max(v.dtype for v in values)
         values = tuple(cast(v, common) for v in values)
-    made = rebuild(e, (*pred, *values)) if isinstance(e, Select) else op(e.name, *values, dtype=e.dtype)
-    return made if room or not wraps or holds("int64", interval(e, known)) else opaque(made)
+    rebuilt = rebuild(e, (*pred, *values)) if isinstance(e, Select) else op(e.name, *values, dtype=e.dtype)
+    return rebuilt if room or not wraps or holds("int64", interval(e, known)) else opaque(rebuilt)
 
 
 def opaque(e: Expr) -> Expr:
@@ -240,15 +240,15 @@ def opaque(e: Expr) -> Expr:
 
 def ranges_of(bounds: Iterable[Bounds], sizes: Mapping[str, Interval]) -> dict[str, Interval]:
     """The intervals of loop variables (name, lo, hi), outermost first, and of the sizes that they depend on."""
-    found = dict(sizes)
+    ranges = dict(sizes)
     for name, lo, hi in bounds:
-        known = by_name(found)
+        known = by_name(ranges)
         low, high = interval(lo, known)[0], interval(hi, known)[1] - 1
         # How far data let a loop run is not known before it does: indices are usual, as sizes are.
         high = min(high, USUAL) if is_data(hi) else high
         low = max(low, 0) if is_data(lo) else low
-        found[name] = (low, max(low, high))
-    return found
+        ranges[name] = (low, max(low, high))
+    return ranges
 
 
 def settled(program: Program) -> Program:
@@ -273,10 +273,10 @@ def wider(program: Program) -> Program | None:
     Ranges of loops stay as they are, and what has no room in int64: a launch looks at the result again.
     """
     tiles = {t.name: (n := max(t.candidates, default=NEARLY_ALL), n) for t in program.tunables}
-    found = {**tiles, **sizes_of(program, NEARLY_ALL)}
-    if next(unfit(program, found), None) is None:
+    ranges = {**tiles, **sizes_of(program, NEARLY_ALL)}
+    if next(unfit(program, ranges), None) is None:
         return None
-    body = _settled(program.body, found, wraps=False)
+    body = _settled(program.body, ranges, wraps=False)
     return None if body is program.body else replace(program, body=body)
 
 
@@ -286,15 +286,15 @@ def sizes_of(program: Program, largest: int) -> dict[str, Interval]:
     return {s.name: (s.lo, max(s.lo, highest[s.name])) for s in program.scalars if s.lo is not None}
 
 
-def _settled(s: Stmt, found: Mapping[str, Interval], loops: tuple[Bounds, ...] = (), wraps: bool = True) -> Stmt:
+def _settled(s: Stmt, ranges: Mapping[str, Interval], loops: tuple[Bounds, ...] = (), wraps: bool = True) -> Stmt:
     if isinstance(s, For):
         loops = (*loops, (s.var, s.lo, s.hi))
-        found = {**found, **ranges_of(loops[-1:], found)}
+        ranges = {**ranges, **ranges_of(loops[-1:], ranges)}
     if not isinstance(s, Stage):
         parts = sub_stmts(s)
-        fresh = tuple(_settled(x, found, loops, wraps) for x in parts)
+        fresh = tuple(_settled(x, ranges, loops, wraps) for x in parts)
         return s if all(map(is_, parts, fresh)) else with_stmts(s, fresh)
-    known = by_name(found, loops)
+    known = by_name(ranges, loops)
     when = None if s.when is None else widened(s.when, known, wraps)
     action = map_action(s.action, lambda e: e if is_place(e) else cast(widened(e, known, wraps), e.dtype))
     return s if (when, action) == (s.when, s.action) else replace(s, action=action, when=when)
@@ -305,13 +305,13 @@ def unfit(program: Program, sizes: Mapping[str, Interval]) -> Iterator[Expr]:
     yield from _unfit(program.body, sizes, ())
 
 
-def _unfit(s: Stmt, found: Mapping[str, Interval], loops: tuple[Bounds, ...]) -> Iterator[Expr]:
-    known = by_name(found, loops)
+def _unfit(s: Stmt, ranges: Mapping[str, Interval], loops: tuple[Bounds, ...]) -> Iterator[Expr]:
+    known = by_name(ranges, loops)
     match s:
         case For(var, lo, hi, _, _, _):
             exprs: tuple[Expr, ...] = (lo, hi)
             loops = (*loops, (var, lo, hi))
-            found = {**found, **ranges_of([(var, lo, hi)], found)}
+            ranges = {**ranges, **ranges_of([(var, lo, hi)], ranges)}
         case If(pred, _):
             exprs = (pred,)
         case Stage(_, action, when, _):
@@ -320,7 +320,7 @@ def _unfit(s: Stmt, found: Mapping[str, Interval], loops: tuple[Bounds, ...]) ->
             exprs = ()
     yield from (x for e in exprs for x in misfits(e, known))
     for part in sub_stmts(s):
-        yield from _unfit(part, found, loops)
+        yield from _unfit(part, ranges, loops)
 
 
 def usual(scope: Scope, largest: int = USUAL, tile: int = TILE) -> Known:
@@ -339,20 +339,20 @@ def _behind(last: Expr) -> Expr:
             return binary("add", last, 1)
 
 
-def by_name(found: Mapping[str, Interval], loops: Sequence[Bounds] = ()) -> Known:
+def by_name(ranges: Mapping[str, Interval], loops: Sequence[Bounds] = ()) -> Known:
     """A `Known` of variables, and of the places v·T at which the tiles of `loops` start, which lie within a size."""
     starts = {}
     for name, lo, hi in loops:
         tiled = [x for x in args_of(hi, "min") or (hi,) if isinstance(x, Op) and x.name == "floordiv"]
         for top, width in (x.args for x in tiled if isinstance(x.args[1], Var)):
-            last = interval(top, by_name(found))[1]
+            last = interval(top, by_name(ranges))[1]
             last = min(last, USUAL) if is_data(top) else last  # as in `ranges_of`
-            if interval(lo, by_name(found))[0] >= 0:
+            if interval(lo, by_name(ranges))[0] >= 0:
                 starts[frozenset((Var(name), width))] = (0, max(0, last))
 
     def known(e: Expr) -> Interval | None:
         if isinstance(e, Var):
-            return found.get(e.name)
+            return ranges.get(e.name)
         return starts.get(frozenset(e.args)) if isinstance(e, Op) and e.name == "mul" else None
 
     return known

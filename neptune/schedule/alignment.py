@@ -130,9 +130,9 @@ class Axes:
     def _steps(self, begin: StageAxis) -> dict[StageAxis, int]:
         """How many meetings apart the axes of a class are from one of them."""
         steps, todo = {begin: 0}, [begin]
-        for at in todo:
-            fresh = [a for a in self._met.get(at, ()) if a not in steps]
-            steps |= dict.fromkeys(fresh, steps[at] + 1)
+        for axis in todo:
+            fresh = [a for a in self._met.get(axis, ()) if a not in steps]
+            steps |= dict.fromkeys(fresh, steps[axis] + 1)
             todo += fresh
         return steps
 
@@ -216,12 +216,12 @@ def counting(state: State, name: str, axis: str) -> tuple[StageAxis, Expr] | Non
     seen: set[StageAxis] = set()
     todo = [(name, axis)]
     while todo:
-        at = todo.pop()
-        d = state.definitions.get(at[0])
-        if at in seen or d is None or Var(at[1]) not in d.action.index:
+        current = todo.pop()
+        d = state.definitions.get(current[0])
+        if current in seen or d is None or Var(current[1]) not in d.action.index:
             continue
-        seen.add(at)
-        place = d.action.index.index(Var(at[1]))
+        seen.add(current)
+        place = d.action.index.index(Var(current[1]))
         for reader in dict.fromkeys(r for b in writes(d.action) for r in state.readers(b)):
             for x in (x for x in state.definitions[reader].reads() if x.buffer in writes(d.action)):
                 match x.index[place]:
@@ -237,10 +237,10 @@ def counted(state: State, name: str, d: Definition, nest: Nest, aligned: Mapping
     result: dict[str, Expr] = {}
     axes: Axes | None = None
     for a in d.axes:
-        found = None if a.name in aligned or name not in state.definitions else counting(state, name, a.name)
-        if found is None:
+        counter = None if a.name in aligned or name not in state.definitions else counting(state, name, a.name)
+        if counter is None:
             continue
-        like, width = found
+        like, width = counter
         if axes is None:
             axes = Axes(state.definitions)
             axes.join_through_inputs()

@@ -184,9 +184,9 @@ def dependence(loop: For, program: Program | None = None) -> Dependence | None:
 
 def check_independent(loop: For, request: str, program: Program | None = None) -> None:
     """Raise a ScheduleError unless the iterations of `loop` touch separate elements."""
-    found = dependence(loop, program)
-    if found is not None:
-        raise ScheduleError(request, found.wrong, where=found.where, hint=found.hint)
+    reason = dependence(loop, program)
+    if reason is not None:
+        raise ScheduleError(request, reason.wrong, where=reason.where, hint=reason.hint)
 
 
 def _count(loop: For) -> Expr | None:

@@ -56,10 +56,10 @@ class DataBounds:
             guards = [c for c in conjuncts(when) if variables(c) & moving <= own and not loads(c)]
             guards += self.unproved(load, inner, guards)
             # The body of the loop does not matter.
-            asked = Extreme(load, For(over.var, over.lo, over.hi, seq()), "max" if largest else "min", tuple(guards))
-            if asked not in self.names:
-                self.names[asked] = self.fresh(f"{load.buffer}_{asked.reducer}")
-            return Load(self.names[asked], (), load.dtype)
+            extreme = Extreme(load, For(over.var, over.lo, over.hi, seq()), "max" if largest else "min", tuple(guards))
+            if extreme not in self.names:
+                self.names[extreme] = self.fresh(f"{load.buffer}_{extreme.reducer}")
+            return Load(self.names[extreme], (), load.dtype)
 
         return over_data
 

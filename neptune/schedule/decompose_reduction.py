@@ -66,12 +66,12 @@ def _check_place(stage: Stage, loops: tuple[For, ...], loop: For, request: str) 
             where=print_stage(stage),
         )
     gone = {f.var for f in loops[place:] if f in reduced}
-    made = {b for s in stages(loop) for b in writes(s.action)}
+    written = {b for s in stages(loop) for b in writes(s.action)}
     for f in loops[place:]:
-        known = not any((variables(e) & gone) or any(x.buffer in made for x in loads(e)) for e in (f.lo, f.hi))
+        known = not any((variables(e) & gone) or any(x.buffer in written for x in loads(e)) for e in (f.lo, f.hi))
         if f not in reduced and not known:
             raise ScheduleError(request, f"the range of `{f.var}` is known only inside `{loop.var}`", legal=legal)
-    late = next((x.buffer for x in init_loads(stage.action) if x.buffer in made), None)
+    late = next((x.buffer for x in init_loads(stage.action) if x.buffer in written), None)
     if late is not None:
         raise ScheduleError(
             request,

@@ -101,9 +101,9 @@ class Definition:
         """The definition with `fn` applied to every expression of its action and its guard."""
         return replace(self, action=map_action(self.action, fn), when=None if self.when is None else fn(self.when))
 
-    def nest(self, name: str, made: Made | None = None) -> Stmt:
+    def nest(self, name: str, provenance: Made | None = None) -> Stmt:
         """A stage of that name in loops over the axes."""
-        stage = Stage(name, self.action, self.when, made)
+        stage = Stage(name, self.action, self.when, provenance)
         return wrap([For(a.name, a.lo, a.hi, stage) for a in self.axes], stage)
 
     def reads(self) -> list[Load]:

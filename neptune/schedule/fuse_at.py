@@ -50,7 +50,7 @@ from neptune.schedule.state import Loop, State, append_to, check_whole, fresh_na
 
 
 def place(
-    state: State, name: str, d: Definition, nest: Nest, made: Made | None
+    state: State, name: str, d: Definition, nest: Nest, provenance: Made | None
 ) -> tuple[Stmt, dict[str, Expr], str | None]:
     """The nest of a stage under `nest`, where its axes are then, and the first outer loop it does not
     run over (None where it runs over all of them)."""
@@ -87,7 +87,7 @@ def place(
     needed = [g for g in dict.fromkeys(guards) if not always(g, scope)]
     needed += [substitute(c, env) for c in conjuncts(d.when)]
     action = map_action(d.action, lambda e: divided(substitute(e, env), scope))
-    body = Stage(name, action, logical_and(*needed) if needed else None, made)
+    body = Stage(name, action, logical_and(*needed) if needed else None, provenance)
     return wrap(loops, body), env, missing
 
 
@@ -280,12 +280,14 @@ def obligations(state: State, name: str, reads: Iterable[Load], nest: Nest) -> l
     return list(dict.fromkeys(owed))
 
 
-def fuse_definition(state: State, name: str, d: Definition, ref: Loop, request: str, made: Made | None = None) -> State:
+def fuse_definition(
+    state: State, name: str, d: Definition, ref: Loop, request: str, provenance: Made | None = None
+) -> State:
     """Put a stage with definition `d`, `made` for another or not, at the end of a loop's body."""
     loop = state.loop(ref)
     nest = nest_of(state, ref)
     check_whole(state, loop, request)
-    body, env, missing = place(state, name, d, nest, made)
+    body, env, missing = place(state, name, d, nest, provenance)
     stage = next(s for s in stages(body))
     if missing is not None:
         raise ScheduleError(
@@ -317,7 +319,7 @@ def fuse_definition(state: State, name: str, d: Definition, ref: Loop, request: 
     program = program.with_body(append_to(program.body, loop, body))
     result = replace(state, program=program).define(name, d, env)
     check_locations(result, name, request)
-    if made is None or made.kind != "direct":  # of all parts, one runs
+    if provenance is None or provenance.kind != "direct":  # of all parts, one runs
         _check_apart(result, name, request)
     return result
 
@@ -345,7 +347,7 @@ def _shares_target(s: Stage, d: Definition) -> bool:
 def fuse_at(state: State, name: str, ref: Loop) -> State:
     """Move a stage to the end of the body of a loop (see the module's text)."""
     request = f"fuse_at(`{name}`, `{ref.var}` of `{ref.stage}`)"
-    d, made = state.definition(name), state.path(name)[1].made
+    d, provenance = state.definition(name), state.path(name)[1].made
     helper = next((s for s in stages(state.program.body) if s.name != name and _shares_target(s, d)), None)
     if helper is not None:
         raise ScheduleError(
@@ -356,4 +358,4 @@ def fuse_at(state: State, name: str, ref: Loop) -> State:
     without = rewrite_stmt(state.program.body, lambda s: None if isinstance(s, Stage) and s.name == name else s)
     assert without is not None  # the loop is not around this stage, so that another one is in it
     removed = state.with_body(without)
-    return fuse_definition(removed, name, d, ref, request, made)
+    return fuse_definition(removed, name, d, ref, request, provenance)

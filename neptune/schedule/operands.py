@@ -53,34 +53,34 @@ def product(
     """The products of a program, of equal rows, columns and depth, whose operands may only be cast; with `statistics`
     also the reductions of rows before them. `form` says which product a reduction is. ScheduleError where there is
     none, or without `several` more than one."""
-    asked = f"template `{template}` on program `{sch.program.name}`"
+    request = f"template `{template}` on program `{sch.program.name}`"
     folds = sch.reductions
     definitions = {s: sch.definition(s) for s in sch.stages}
-    found = {s: form(definitions, s) for s in folds}
-    products = [s for s, c in found.items() if not isinstance(c, NoProduct) and len(sch.definition(s).reduced) == 1]
+    forms = {s: form(definitions, s) for s in folds}
+    products = [s for s, c in forms.items() if not isinstance(c, NoProduct) and len(sch.definition(s).reduced) == 1]
     rows = [s for s in folds if s not in products]
-    first = found[(products or folds)[0]] if folds else NOT_MATRICES
+    first = forms[(products or folds)[0]] if folds else NOT_MATRICES
     if len(folds) == 1 and not products:
         why = first if isinstance(first, NoProduct) else NOT_MATRICES
         hint = why.hint or (None if why.legal else ANOTHER)
-        raise ScheduleError(asked, f"`{folds[0]}` {why.wrong}", legal=why.legal, hint=hint)
+        raise ScheduleError(request, f"`{folds[0]}` {why.wrong}", legal=why.legal, hint=hint)
     many = len(products) > 1 and not several
     if not products or isinstance(first, NoProduct) or bool(rows) != statistics or many:
         names = ", ".join(f"`{s}`" for s in folds) or "none"
         number = "one sum" if not several else "one or more sums"
         needed = f"{'reductions of rows, behind them ' if statistics else ''}{number} of products,"
-        raise ScheduleError(asked, f"it needs {needed} and maps; its reductions are: {names}", hint=ANOTHER)
+        raise ScheduleError(request, f"it needs {needed} and maps; its reductions are: {names}", hint=ANOTHER)
     stage, order = products[0], _axes(sch.definition(products[0]))
     row, col = sorted((first.rows[-1], first.cols[-1]), key=order.index)
     depth = sch.definition(stage).reduced[0]
     behind = reaches(sch, products)
-    _check_alike(sch, asked, products, (row, col, depth), rows, behind)
+    _check_alike(sch, request, products, (row, col, depth), rows, behind)
     others = [s for s in sch.stages if s not in folds]
     results = {b.name for b in sch.program.outputs}
     unrelated = next((s for s in others if s not in behind and results & set(writes(sch.definition(s).action))), None)
     if unrelated is not None:
         wrong = f"`{unrelated}` is a result that is not computed from the product `{stage}`"
-        raise ScheduleError(asked, wrong, hint=ANOTHER)
+        raise ScheduleError(request, wrong, hint=ANOTHER)
     return Product(
         stage,
         row,
@@ -99,7 +99,7 @@ def _axes(d: Definition) -> tuple[str, ...]:
 
 
 def _check_alike(
-    sch: ScheduleBase, asked: str, products: list[str], tile: tuple[str, ...], statistics: list[str], behind: set[str]
+    sch: ScheduleBase, request: str, products: list[str], tile: tuple[str, ...], statistics: list[str], behind: set[str]
 ) -> None:
     """Raise ScheduleError for a product over other axes than the first, and for a statistic that runs over its columns
     or does not lead to it; none of them may be `behind` a product."""
@@ -109,10 +109,10 @@ def _check_alike(
     for other in others:
         if other in behind or any(axes.of(other, (stage, a)) is None for a in tile):
             wrong = f"`{other}` does not run over the rows, columns and depth of `{stage}`, or is computed from it"
-            raise ScheduleError(asked, wrong, hint=ANOTHER)
+            raise ScheduleError(request, wrong, hint=ANOTHER)
     for fold in statistics:
         row, col = (axes.of(fold, (stage, a)) for a in tile[:2])
         leads = reaches(sch, [fold]) & {stage, *behind}
         if fold in behind or row is None or col is not None or not leads:
             wrong = f"`{fold}` is no reduction of the rows from which `{stage}`, or what follows it, is computed"
-            raise ScheduleError(asked, wrong, hint=ANOTHER)
+            raise ScheduleError(request, wrong, hint=ANOTHER)

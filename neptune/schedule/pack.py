@@ -130,8 +130,8 @@ def _members(state: State, loops: tuple[Loop, ...], request: str) -> dict[str, t
     if len(set(packed)) < len(packed):
         raise ScheduleError(request, "a loop is packed with another one", legal=[f.var for f in state.loops(stage)])
     axes = Axes(state.definitions)
-    found = {n: tuple(a for p in packed if (a := axes.of(n, (stage, p))) is not None) for n in state.definitions}
-    return {n: found[n] for n in found if len(found[n]) == len(packed)}
+    axes_of = {n: tuple(a for p in packed if (a := axes.of(n, (stage, p))) is not None) for n in state.definitions}
+    return {n: axes_of[n] for n in axes_of if len(axes_of[n]) == len(packed)}
 
 
 def _axis(state: State, ref: Loop, request: str) -> str:

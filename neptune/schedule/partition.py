@@ -281,8 +281,8 @@ def _clean_range(loop: For, r: Range, scope: Scope) -> tuple[Expr, Expr]:
     return begin, end
 
 
-def _iteration(loop: For, at: Expr) -> Stmt:
-    return map_exprs(loop.body, lambda e: substitute(e, {loop.var: at}))
+def _iteration(loop: For, value: Expr) -> Stmt:
+    return map_exprs(loop.body, lambda e: substitute(e, {loop.var: value}))
 
 
 def _cut(

@@ -59,7 +59,7 @@ def interval(e: Expr, inner: Sequence[str], scope: Scope) -> Interval | None:
         return None
     # Where it falls, it is lowest at the upper end.
     ends = [(x.lo, x.hi) if up else (x.hi, x.lo) for x, up in zip(parts, ways, strict=True) if x is not None]
-    return Interval(*(rebuild(e, at) for at in zip(*ends, strict=True)))
+    return Interval(*(rebuild(e, ends_of) for ends_of in zip(*ends, strict=True)))
 
 
 def _ways(e: Expr) -> tuple[bool, ...]:

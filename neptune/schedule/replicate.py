@@ -121,12 +121,12 @@ def _readers(state: State, name: str, d: Definition, tiles: _Tiles, request: str
             f"`{name}` runs over `{own}`, which is that axis: nothing is to be computed again",
             hint=f'fuse_at("{name}", …) or compute_at("{name}", …)',
         )
-    found: dict[str, Expr] = {}
+    readers: dict[str, Expr] = {}
     for path, s in paths(state.program.body):
         touched = {x.buffer for x in reads(s)} | set(writes(s.action)) | _bounding(path)
         if s.name == name or not touched & written:
             continue
-        if s.name in found or s.name not in state.definitions or _bounding(path) & written:
+        if s.name in readers or s.name not in state.definitions or _bounding(path) & written:
             raise ScheduleError(
                 request,
                 f"`{s.name}` is a piece or a helper of another stage, or the range of its loops depends on `{name}`",
@@ -141,8 +141,8 @@ def _readers(state: State, name: str, d: Definition, tiles: _Tiles, request: str
                 where=print_stage(s),
                 hint=f'inline("{s.name}"), or replicate that first',
             )
-        found[s.name] = tile
-    return found
+        readers[s.name] = tile
+    return readers
 
 
 def _bounding(path: tuple[Stmt, ...]) -> set[str]:
@@ -158,8 +158,8 @@ def _tile(state: State, axes: Axes, reader: str, tiles: _Tiles) -> Expr | None:
     if axis is not None:
         return binary("floordiv", Var(axis), tiles.width)
     for own in state.definitions[reader].names:
-        found = counting(state, reader, own)
-        if found is not None and found[1] == tiles.width and axes.same(found[0], like):
+        counter = counting(state, reader, own)
+        if counter is not None and counter[1] == tiles.width and axes.same(counter[0], like):
             return Var(own)
     return None
 
@@ -183,11 +183,11 @@ def _reading(state: State, name: str, buffers: frozenset[str], tile: Expr) -> St
     d, node = state.definitions[name], state.path(name)[1]
     now = state.present(name, tile)
 
-    def within(stage: Stage | Definition, at: Expr) -> Stage | Definition:
+    def within(stage: Stage | Definition, place: Expr) -> Stage | Definition:
         def other(x: Expr) -> Expr | None:
             if not isinstance(x, Load) or x.buffer not in buffers:
                 return None
-            return Load(x.buffer, (at, *(rewrite(i, other) for i in x.index)), x.dtype)
+            return Load(x.buffer, (place, *(rewrite(i, other) for i in x.index)), x.dtype)
 
         when = None if stage.when is None else rewrite(stage.when, other)
         return replace(stage, action=map_action(stage.action, lambda e: rewrite(e, other)), when=when)

@@ -48,11 +48,11 @@ class Chain:
 def chain(sch: ScheduleBase, template: str, over: StageAxis | None = None) -> Chain:
     """The chain of a program, over one axis if that is given; ScheduleError where it has none (`template` is named
     in the message)."""
-    asked = f"template `{template}` on program `{sch.program.name}`"
+    request = f"template `{template}` on program `{sch.program.name}`"
     joint = _fused_axis(sch, over)
     if joint is None:
         raise ScheduleError(
-            asked,
+            request,
             "it needs a reduction over an axis that another reduction runs over",
             hint="another template, or a schedule of your own",
         )
@@ -63,7 +63,7 @@ def chain(sch: ScheduleBase, template: str, over: StageAxis | None = None) -> Ch
     row = _row_axis(sch, axes, reductions, [s for s in front if axes.of(s, fused) is not None])
     if row is None:
         raise ScheduleError(
-            asked,
+            request,
             "the reductions have no rows to spread over the grid",
             hint="another template, or none: then one is chosen",
         )
@@ -294,9 +294,9 @@ def pack_many_rows(sch: ScheduleBase, template: str) -> None:
     d, heads = sch.definition(parts.first), shared_heads(sch, parts)
     few = isinstance(d.extents[parts.row_axis], Const)
     if heads is None or few or not _whole(sch, d.extents[heads.axis], heads):
-        asked = f"template `{template}` on program `{sch.program.name}`"
+        request = f"template `{template}` on program `{sch.program.name}`"
         wrong = "it needs groups of heads that share keys, and an axis of queries whose length is one of the call"
-        raise ScheduleError(asked, wrong, hint="`flash_attention` or `flash_decoding`")
+        raise ScheduleError(request, wrong, hint="`flash_attention` or `flash_decoding`")
     sch.pack(sch.loop_of(parts.first, heads.axis), sch.loop_of(parts.first, parts.row_axis))
 
 

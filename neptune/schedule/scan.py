@@ -90,8 +90,8 @@ class Keys:
                 return None
             return to_expr(within[0] * poly(Var(self.name)) + across[1], x.dtype)
 
-        found = rewrite(e, numbered)
-        return None if self._own & variables(found) else found
+        rewritten = rewrite(e, numbered)
+        return None if self._own & variables(rewritten) else rewritten
 
     @property
     def _own(self) -> frozenset[str]:
@@ -122,11 +122,11 @@ def _comparison(pred: Expr, rows: Sequence[str], extremes: Extremes) -> Expr:
     data = [] if most is None else [atoms for atoms, _ in most.terms if any(loads(a) for a in atoms)]
     if most is None or not data:
         return TRUE
-    found, fits = holds(most, extremes.scope), room(pred, rows, extremes)
-    if found is None or fits is None:
+    bounds, fits = holds(most, extremes.scope), room(pred, rows, extremes)
+    if bounds is None or fits is None:
         return TRUE
     # Where arithmetic on data wraps around, nothing follows from how large they are.
-    return found if fits == TRUE else logical_or(found, op("not", fits))
+    return bounds if fits == TRUE else logical_or(bounds, op("not", fits))
 
 
 def scanned(pred: Expr, when: Expr | None, inner: Sequence[For], data: DataBounds) -> Scanned | None:
@@ -167,16 +167,16 @@ def bounded(names: Sequence[str], keys: Keys) -> Solved:
     return Solved(TRUE, (Alternative(bounds),), True)
 
 
-def scan(of: Scanned, lo: Expr, hi: Expr, names: Sequence[str], spread: Sequence[str]) -> Stmt:
+def scan(scanned: Scanned, lo: Expr, hi: Expr, names: Sequence[str], spread: Sequence[str]) -> Stmt:
     """The stages that set `names` to the first key of the tiles [lo, hi) with the condition, and to one behind the
     last; `spread` are those of every SPANth key."""
-    tile, var = of.keys.tile.hi, of.keys.loop.var
+    tile, var = scanned.keys.tile.hi, scanned.keys.loop.var
     step, lane, span = Var(f"{var}_step"), Var(f"{var}_lane"), Const(SPAN, "int32")
     key = binary("add", binary("mul", step, span), lane)
     end = binary("mul", hi, tile)
     never = cast(end, "int32")
-    seen, *when = (substitute(e, {of.keys.name: key}) for e in (of.condition, *of.when))
-    found = (select(seen, key, never), select(seen, binary("add", key, 1), ZERO))
+    seen, *when = (substitute(e, {scanned.keys.name: key}) for e in (scanned.condition, *scanned.when))
+    bounds = (select(seen, key, never), select(seen, binary("add", key, 1), ZERO))
     there = logical_and(binary("lt", key, end), *when)
 
     def lanes(body: Stmt) -> For:
@@ -187,7 +187,7 @@ def scan(of: Scanned, lo: Expr, hi: Expr, names: Sequence[str], spread: Sequence
         stages.append(lanes(Stage(f"{name}_init", Store(name, (lane,), start), None, Made("init", name))))
     folds = [
         Stage(name, Update((name,), (lane,), reducer, (value,), None), there, Made("bound", var))
-        for name, reducer, value in zip(spread, ("min", "max"), found, strict=True)
+        for name, reducer, value in zip(spread, ("min", "max"), bounds, strict=True)
     ]
     begin = binary("floordiv", binary("mul", lo, tile), span)
     stages.append(For(step.name, begin, ceildiv(end, span), lanes(seq(*folds))))

@@ -138,15 +138,15 @@ def _merged(alternatives: list[Alternative]) -> list[Alternative]:
 def _with_room(pred: Expr, loop: For, inner: Sequence[str], extremes: Extremes) -> Bound | None:
     """One comparison solved for the loop as far as its arithmetic on data leaves its dtype for no data; for other data
     the comparison, which wraps around, decides about every iteration."""
-    found = _bound(pred, loop, inner, extremes)
-    if found is None or (fits := room(pred, inner, extremes)) == TRUE:
-        return found
+    bound = _bound(pred, loop, inner, extremes)
+    if bound is None or (fits := room(pred, inner, extremes)) == TRUE:
+        return bound
     if fits is None:
         return None
-    first, last = cast(ZERO, found.somewhere.dtype), cast(loop.hi, found.somewhere.dtype)
-    all_of_them, none = (last, first) if found.upper else (first, last)
+    first, last = cast(ZERO, bound.somewhere.dtype), cast(loop.hi, bound.somewhere.dtype)
+    all_of_them, none = (last, first) if bound.upper else (first, last)
     return Bound(
-        found.upper, select(fits, found.somewhere, all_of_them), select(fits, found.everywhere, none), found.fact
+        bound.upper, select(fits, bound.somewhere, all_of_them), select(fits, bound.everywhere, none), bound.fact
     )
 
 

@@ -95,8 +95,7 @@ class Decision:
 
 @dataclass(frozen=True)
 class State:
-    """The program so far, the definitions of its stages, and the decisions that were made; primitives map a state to the
-    next one."""
+    """The program so far, the definitions of its stages, and the decisions; a primitive maps it to another state."""
 
     program: Program
     definitions: Mapping[str, Definition]
@@ -263,8 +262,8 @@ class State:
 
         def fix_stmt(s: Stmt) -> Stmt:
             if isinstance(s, Stage):
-                made = replace(s.made, of=new) if s.made is not None and s.made.of == old else s.made
-                return Stage(new if s.name == old else s.name, retarget(s.action, {old: new}), s.when, made)
+                provenance = replace(s.made, of=new) if s.made is not None and s.made.of == old else s.made
+                return Stage(new if s.name == old else s.name, retarget(s.action, {old: new}), s.when, provenance)
             return with_stmts(s, tuple(fix_stmt(p) for p in sub_stmts(s)))
 
         program = replace(

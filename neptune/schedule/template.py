@@ -39,25 +39,27 @@ class Template:
     doc: str = ""
 
     def __post_init__(self) -> None:
-        asked = f"template `{self.name}`"
+        request = f"template `{self.name}`"
         if not callable(self.schedule):
-            raise ScheduleError(asked, f"{self.schedule!r:.40} is no function", legal=("a function of sch and params",))
+            raise ScheduleError(
+                request, f"{self.schedule!r:.40} is no function", legal=("a function of sch and params",)
+            )
         for options in (self.tunables, self.choices):
             if not isinstance(options, Mapping):
                 wrong = f"{options!r:.40} is no mapping of names to candidates"
-                raise ScheduleError(asked, wrong, legal=('{"fast": [True, False]}',))
+                raise ScheduleError(request, wrong, legal=('{"fast": [True, False]}',))
         names = [*(n.lower() for n in self.tunables), *self.choices]
         if len(set(names)) < len(names):
-            raise ScheduleError(asked, "two of its tunables and choices have one name", legal=sorted(set(names)))
+            raise ScheduleError(request, "two of its tunables and choices have one name", legal=sorted(set(names)))
         for name, values in {**self.tunables, **self.choices}.items():
             if not isinstance(values, list | tuple) or not values:
                 what = "" if isinstance(values, list | tuple) else f": {values!r} is no list of them"
-                raise ScheduleError(asked, f"`{name}` has no candidates{what}", legal=(f"{name}=[64, 128]",))
+                raise ScheduleError(request, f"`{name}` has no candidates{what}", legal=(f"{name}=[64, 128]",))
         try:
             inspect.signature(self.schedule).bind(None, **dict.fromkeys(names))
         except TypeError as error:
             wrong = f"its function does not take what is declared: {error}"
-            raise ScheduleError(asked, wrong, legal=[f"({', '.join(['sch', *names])})"]) from None
+            raise ScheduleError(request, wrong, legal=[f"({', '.join(['sch', *names])})"]) from None
 
     @public
     def __call__(self, sch: Any) -> None:
@@ -74,16 +76,16 @@ class Template:
     @public
     def with_choices(self, **chosen: Any) -> Template:
         """The template with some of its choices made: `matmul.with_choices(grouped=True)`."""
-        made: dict[str, tuple[Any, ...]] = {}
+        variants: dict[str, tuple[Any, ...]] = {}
         for name, value in chosen.items():
-            asked = f"template `{self.name}` with {name}={value!r}"
+            request = f"template `{self.name}` with {name}={value!r}"
             if name not in self.choices:
-                raise ScheduleError(asked, "it has no such choice", legal=tuple(self.choices))
+                raise ScheduleError(request, "it has no such choice", legal=tuple(self.choices))
             if value not in self.choices[name]:
-                raise ScheduleError(asked, "this is none of its values", legal=[repr(v) for v in self.choices[name]])
+                raise ScheduleError(request, "this is none of its values", legal=[repr(v) for v in self.choices[name]])
             # The candidate itself: templates ask `is True`, and 1 == True.
-            made[name] = (next(v for v in self.choices[name] if v == value),)
-        return replace(self, choices={**self.choices, **made})
+            variants[name] = (next(v for v in self.choices[name] if v == value),)
+        return replace(self, choices={**self.choices, **variants})
 
     def combinations(self) -> Iterator[Template]:
         """One template for every combination of structural choices, the defaults first."""

@@ -79,8 +79,8 @@ def ranges(solved: Sequence[Solved], loop: For) -> list[Range]:
     if first:
         hulls[1:] = [replace(r, lo=maximum(r.lo, hulls[0].hi)) for r in hulls[1:]]
     if middle and last:
-        at = 1 if first else 0
-        hulls[at] = replace(hulls[at], hi=minimum(hulls[at].hi, hulls[-1].lo))
+        first_place = 1 if first else 0
+        hulls[first_place] = replace(hulls[first_place], hi=minimum(hulls[first_place].hi, hulls[-1].lo))
     return hulls
 
 
@@ -105,7 +105,7 @@ def _hull(sets: Sequence[_Set], loop: For, everything: bool = False) -> Range:
         facts = _common(clean)
     elif len(clean) > 1 and all(s.side(upper=True) == clean[0].side(upper=True) for s in clean):
         starts = [[b.everywhere for b in s.side(upper=False)] or [loop.lo] for s in clean]
-        begins = (reduce(minimum, [reduce(maximum, of) for of in starts]),)
+        begins = (reduce(minimum, [reduce(maximum, alternatives) for alternatives in starts]),)
         facts = _common(clean)
     return Range(lo, hi, begins, ends, tuple(f for f in facts if f != TRUE), cut)
 

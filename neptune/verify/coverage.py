@@ -177,51 +177,53 @@ class _LoopCases(Loops, Conditions):
         env = {n: np.array([x[n] for x in sizes]) for n, v in sizes[0].items() if isinstance(v, int)}
         self.run(program.body, Lanes(env, (Axis("", len(sizes), False),)))
 
-    def run(self, s: Stmt, at: Lanes) -> None:
+    def run(self, s: Stmt, lanes: Lanes) -> None:
         if isinstance(s, Seq):
-            self._together(s.stmts, at)
+            self._together(s.stmts, lanes)
         elif isinstance(s, For):
-            self._together((s,), at)
+            self._together((s,), lanes)
         elif isinstance(s, If):
-            self._decisions(id(s), [conjuncts(s.pred)], at)
-        super().run(s, at)
+            self._decisions(id(s), [conjuncts(s.pred)], lanes)
+        super().run(s, lanes)
 
-    def _under(self, pred: Expr | None, at: Lanes) -> Lanes | None:
-        known = [True] if pred is None else self.evaluator.known((pred,), at.env, at.mask)
-        return None if known is None else self._where(known[0], at)
+    def _under(self, pred: Expr | None, lanes: Lanes) -> Lanes | None:
+        known = [True] if pred is None else self.evaluator.known((pred,), lanes.env, lanes.mask)
+        return None if known is None else self._where(known[0], lanes)
 
-    def _loop(self, loop: For, at: Lanes) -> None:
+    def _loop(self, loop: For, lanes: Lanes) -> None:
         """All iterations at once: nothing is stored, so nothing depends on their order."""
-        known = self.evaluator.known((loop.lo, loop.hi), at.env, at.mask)
+        known = self.evaluator.known((loop.lo, loop.hi), lanes.env, lanes.mask)
         if known is None:
             return
         lo, hi = known
         if loop.var not in self._used:  # one iteration stands for all
-            runs = both(at.mask, np.asarray(np.less(lo, hi)))
+            runs = both(lanes.mask, np.asarray(np.less(lo, hi)))
             assert runs is not None
             if np.any(runs):
-                self.run(loop.body, replace(at, env=at.env | {loop.var: lo}, mask=runs if runs.ndim else at.mask))
+                self.run(
+                    loop.body, replace(lanes, env=lanes.env | {loop.var: lo}, mask=runs if runs.ndim else lanes.mask)
+                )
             return
         start, stop = int(np.min(lo)), int(np.max(hi))
-        if start < stop and at.size * (stop - start) <= LANES:
-            inside = at.push(Axis(loop.var, stop - start, False), start)
+        if start < stop and lanes.size * (stop - start) <= LANES:
+            inside = lanes.push(Axis(loop.var, stop - start, False), start)
             if not isinstance(loop.hi, Const) and any(isinstance(s, For) for s in walk_stmt(loop.body)):
                 inside.env["#" + loop.var] = place_of(inside.env[loop.var] - lo, hi - lo)
             self._iterate(loop, inside, lo, hi)
 
-    def _together(self, stmts: tuple[Stmt, ...], at: Lanes) -> None:
+    def _together(self, stmts: tuple[Stmt, ...], lanes: Lanes) -> None:
         """Record how often the loops and conditions of one sequence run, in the same lanes."""
-        runs = [t for s in stmts if (t := self._times(s, at)) is not None][:DIGITS]
+        runs = [t for s in stmts if (t := self._times(s, lanes)) is not None][:DIGITS]
         if not runs:
             return
         shape = np.broadcast_shapes(
-            (self.sizes,), *(np.shape(t) for t in runs), () if at.mask is None else at.mask.shape
+            (self.sizes,), *(np.shape(t) for t in runs), () if lanes.mask is None else lanes.mask.shape
         )
         # How often each runs, and the position of the sizes, as the digits of one number.
         code = np.broadcast_to(np.arange(self.sizes), shape)
         for k, t in enumerate(runs):
             code = code + t * (self.sizes * (MANY + 1) ** k)
-        code = code[np.broadcast_to(at.mask, shape)] if at.mask is not None else code
+        code = code[np.broadcast_to(lanes.mask, shape)] if lanes.mask is not None else code
         for c in set(code.ravel().tolist()):
             row, n = divmod(c, self.sizes)
             self.found.setdefault((id(stmts[0]), row), np.zeros(self.sizes, bool))[n] = True
@@ -229,23 +231,23 @@ class _LoopCases(Loops, Conditions):
                 alone = (id(stmts[0]), "alone", k, row // (MANY + 1) ** k % (MANY + 1))
                 self.found.setdefault(alone, np.zeros(self.sizes, bool))[n] = True
         for k, t in enumerate(runs):
-            self.placed((id(stmts[0]), k), np.minimum(t, 1), _places(at), at.mask)
+            self.placed((id(stmts[0]), k), np.minimum(t, 1), _places(lanes), lanes.mask)
 
-    def _times(self, s: Stmt, at: Lanes) -> Any:
+    def _times(self, s: Stmt, lanes: Lanes) -> Any:
         if isinstance(s, If):
-            holds = self.evaluator.known((s.pred,), at.env, at.mask)
+            holds = self.evaluator.known((s.pred,), lanes.env, lanes.mask)
             return None if holds is None else np.asarray(holds[0]).astype(int)
         if not isinstance(s, For) or not variables(s.lo) | variables(s.hi):
             return None
-        bounds = self.evaluator.known((s.lo, s.hi), at.env, at.mask)
+        bounds = self.evaluator.known((s.lo, s.hi), lanes.env, lanes.mask)
         if bounds is None:
             return None
         for k, division in enumerate(self._divisions(s)):
-            parts = self.evaluator.known(division, at.env, at.mask)
+            parts = self.evaluator.known(division, lanes.env, lanes.mask)
             if parts is None:
                 return None
             top, bottom = parts
-            self.remainders((id(s), k), top, bottom, at.mask)
+            self.remainders((id(s), k), top, bottom, lanes.mask)
         return np.clip(np.subtract(bounds[1], bounds[0]), 0, MANY)
 
     def _divisions(self, s: For) -> list[tuple[Expr, Expr]]:
@@ -253,33 +255,33 @@ class _LoopCases(Loops, Conditions):
             self._bounds[id(s)] = divisions(s)
         return self._bounds[id(s)]
 
-    def _stage(self, stage: Stage, at: Lanes) -> None:
-        found = self._conditions.get(id(stage))
-        if found is None:
-            found = self._conditions[id(stage)] = _stage_conditions(stage)
-        self._decisions(id(stage), found, at)
+    def _stage(self, stage: Stage, lanes: Lanes) -> None:
+        conditions = self._conditions.get(id(stage))
+        if conditions is None:
+            conditions = self._conditions[id(stage)] = _stage_conditions(stage)
+        self._decisions(id(stage), conditions, lanes)
 
-    def _decisions(self, key: Hashable, conditions: list[list[Expr]], at: Lanes) -> None:
+    def _decisions(self, key: Hashable, conditions: list[list[Expr]], lanes: Lanes) -> None:
         for n, parts in enumerate(conditions):
-            seen = [p for c in parts if (p := self._part(c, at)) is not None]
+            seen = [p for c in parts if (p := self._part(c, lanes)) is not None]
             if seen and len(seen) == len(parts):
-                self.parts((key, n), [t for t, _ in seen], [d for _, d in seen], at.mask, _places(at))
+                self.parts((key, n), [t for t, _ in seen], [d for _, d in seen], lanes.mask, _places(lanes))
 
-    def _part(self, c: Expr, at: Lanes) -> tuple[Any, Any] | None:
+    def _part(self, c: Expr, lanes: Lanes) -> tuple[Any, Any] | None:
         """Return the truth of a condition, and how far the sides of a comparison are apart."""
         if isinstance(c, Op) and OPS[c.name].kind == "compare" and not is_float(c.args[0].dtype):
-            sides = self.evaluator.known(c.args, at.env, at.mask)
+            sides = self.evaluator.known(c.args, lanes.env, lanes.mask)
             if sides is None:
                 return None
             distance = np.subtract(*sides, dtype=np.int64)
             return COMPARED[c.name](distance, 0), distance
-        known = self.evaluator.known((c,), at.env, at.mask)
+        known = self.evaluator.known((c,), lanes.env, lanes.mask)
         return None if known is None else (known[0], None)
 
 
-def _places(at: Lanes) -> dict[str, Any]:
+def _places(lanes: Lanes) -> dict[str, Any]:
     """Return the places of the lanes in the loops around them."""
-    return {name: place for name, place in at.env.items() if name.startswith("#")}
+    return {name: place for name, place in lanes.env.items() if name.startswith("#")}
 
 
 class _TileCases(Tiles, Conditions):

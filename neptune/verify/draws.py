@@ -267,7 +267,7 @@ class Pool:
         for k in range(count if more or tiles else effort.retries * count):
             if len(drawn) == count:
                 break
-            found = draw_sizes(
+            sizes = draw_sizes(
                 check.original,
                 check.transformed,
                 rng,
@@ -278,10 +278,10 @@ class Pool:
                 check.structural,
                 None if more else k,
             )
-            if volume(check.original, found) > effort.budget:
+            if volume(check.original, sizes) > effort.budget:
                 return TooLarge("its constant dimensions are too large to be evaluated exactly")
             # What one kernel computes at these sizes is never looked at where that is too much to be evaluated.
-            drawn += [found] * (found not in drawn and check.padded(found) <= effort.budget)
+            drawn += [sizes] * (sizes not in drawn and check.padded(sizes) <= effort.budget)
         if not (drawn or more):
             return TooLarge("its tiles are too large to be evaluated exactly")
         return drawn
@@ -301,13 +301,13 @@ class Pool:
 
 def _first(check: Check, make_model: MakeModel, seed: int, pool: Pool) -> Tried | Unevaluated:
     """What was tried on plain inputs, at sizes that are eased until they are small enough."""
-    found: Tried | Unevaluated = TooLarge("no instance was small enough")
+    outcome: Tried | Unevaluated = TooLarge("no instance was small enough")
     for ease in range(check.effort.retries):
         instance = _instance(check, make_model, seed, ease, pool)
-        found = _tried(check, instance) if isinstance(instance, Instance) else instance
-        if not isinstance(found, TooLarge):
+        outcome = _tried(check, instance) if isinstance(instance, Instance) else instance
+        if not isinstance(outcome, TooLarge):
             break
-    return found
+    return outcome
 
 
 def _again(
@@ -319,13 +319,13 @@ def _again(
     for repeat, style in enumerate(styles, 1):
         if isinstance(got, EvaluationError) or (compared >= enough and (repeat > 1 or further)):
             return
-        found = _repeated(check, make_model, begun, repeat, style)
-        if found is None or not found.compared:
+        outcome = _repeated(check, make_model, begun, repeat, style)
+        if outcome is None or not outcome.compared:
             continue
-        tried = _tried(check, found)
+        tried = _tried(check, outcome)
         if isinstance(tried, Unsupported):  # the model has no value here: plain inputs have been compared
             continue
-        compared += found.compared
+        compared += outcome.compared
         yield tried
 
 
@@ -335,22 +335,22 @@ def _repeated(check: Check, make_model: MakeModel, begun: Instance, repeat: int,
     if repeat < len(known):
         return known[repeat]
     seed = begun.seed + 7919 * repeat
-    found = next(_on(check, make_model(seed), begun.sizes, seed, style, begun.attempt), None)
-    if found is not None and repeat == len(known):
-        known.append(found)
-    return found
+    outcome = next(_on(check, make_model(seed), begun.sizes, seed, style, begun.attempt), None)
+    if outcome is not None and repeat == len(known):
+        known.append(outcome)
+    return outcome
 
 
-def _tried(check: Check, found: Instance) -> Tried | Unsupported:
+def _tried(check: Check, instance: Instance) -> Tried | Unsupported:
     """The transformed program on an instance; Unsupported where the model has no value for its results."""
-    got = evaluated(check.runnable[1], found.inputs, found.full, found.model, check.allowed(found.model))
-    return got if isinstance(got, Unsupported) else (found, got)
+    got = evaluated(check.runnable[1], instance.inputs, instance.full, instance.model, check.allowed(instance.model))
+    return got if isinstance(got, Unsupported) else (instance, got)
 
 
 def tried_again(check: Check, model: Model, sizes: Sizes, seed: int, style: str) -> Iterator[Tried]:
     """Sizes of an earlier draw in another model, with inputs of a style, as far as the original makes sense there."""
-    for found in _on(check, model, sizes, seed, style, 0):
-        tried = _tried(check, found)
+    for outcome in _on(check, model, sizes, seed, style, 0):
+        tried = _tried(check, outcome)
         if not isinstance(tried, Unsupported):
             yield tried
             return
@@ -358,26 +358,26 @@ def tried_again(check: Check, model: Model, sizes: Sizes, seed: int, style: str)
 
 def _instance(check: Check, make_model: MakeModel, seed: int, ease: int, pool: Pool) -> Instance | Unevaluated:
     """Sizes and plain inputs on which the original makes sense; both are drawn until they are found."""
-    found: Instance | Unevaluated = EvaluationError("no instance was drawn")
+    instance: Instance | Unevaluated = EvaluationError("no instance was drawn")
     for attempt in range(check.effort.attempts):
         sizes = pool.take(np.random.default_rng((seed, attempt)), ease)
         if isinstance(sizes, TooLarge):
             return sizes
         known = [] if check.shared is None else check.shared.group(make_model, sizes)
-        found = known[0] if known else _evaluated(check, make_model(seed), sizes, seed, "plain", attempt)
-        if isinstance(found, Instance) and not known:
-            known.append(found)
-        if isinstance(found, Instance | TooLarge):
+        instance = known[0] if known else _evaluated(check, make_model(seed), sizes, seed, "plain", attempt)
+        if isinstance(instance, Instance) and not known:
+            known.append(instance)
+        if isinstance(instance, Instance | TooLarge):
             break
-    return found
+    return instance
 
 
 def _on(check: Check, model: Model, sizes: Sizes, seed: int, style: str, attempt: int) -> Iterator[Instance]:
     """Instances with inputs of a style, as far as the original makes sense on them."""
     for retry in range(check.effort.retries // 2):
-        found = _evaluated(check, model, sizes, seed + retry, style, attempt)
-        if isinstance(found, Instance):
-            yield found
+        outcome = _evaluated(check, model, sizes, seed + retry, style, attempt)
+        if isinstance(outcome, Instance):
+            yield outcome
 
 
 def _evaluated(check: Check, model: Model, sizes: Sizes, seed: int, style: str, attempt: int) -> Instance | Unevaluated:

@@ -159,15 +159,15 @@ def _try(check: Check, make_model: MakeModel) -> ExactReport | EvaluationError:
     tried: list[Sizes] = []
     compared = 0
     counterexample: Counterexample | None = None
-    for found in draws(check, make_model):
-        if isinstance(found, EvaluationError):
-            return found
-        if isinstance(found, Unsupported):
-            return ExactReport(make_model(0).name, 0, (), (), "undecided", 0, None, "no draw", (str(found),))
-        seeds.append(found[0][0].seed)
-        tried.append(found[0][0].sizes)
-        compared += sum(instance.compared for instance, _ in found)
-        counterexample = next((c for instance, got in found if (c := _difference(check, instance, got))), None)
+    for outcome in draws(check, make_model):
+        if isinstance(outcome, EvaluationError):
+            return outcome
+        if isinstance(outcome, Unsupported):
+            return ExactReport(make_model(0).name, 0, (), (), "undecided", 0, None, "no draw", (str(outcome),))
+        seeds.append(outcome[0][0].seed)
+        tried.append(outcome[0][0].sizes)
+        compared += sum(instance.compared for instance, _ in outcome)
+        counterexample = next((c for instance, got in outcome if (c := _difference(check, instance, got))), None)
         if counterexample is not None:
             break
     name = make_model(0).name
@@ -237,8 +237,8 @@ def _in_range(check: Check, report: ExactReport) -> ExactReport:
     """The report, unless large numbers leave the range of float32 where the original's stay in it."""
     close = not (jumps(check.original) or jumps(check.transformed))
     for k in range(max(2 * len(LARGE), len(report.sizes))):
-        again, at = divmod(k, len(report.sizes))
-        sizes, (style, side) = report.sizes[at], LARGE[(k + again) % len(LARGE)]
+        again, which = divmod(k, len(report.sizes))
+        sizes, (style, side) = report.sizes[which], LARGE[(k + again) % len(LARGE)]
         model = Ranged(close=close, side=side)
         for instance, got in tried_again(check, model, sizes, check.seed * 1009 + k, style):
             difference = _difference(check, instance, got)
@@ -279,14 +279,14 @@ def _by_value(check: Check, report: ExactReport) -> ExactReport | EvaluationErro
 
 def _at_all_magnitudes(check: Check, report: ExactReport) -> ExactReport:
     """The report, unless inputs of some magnitude leave the range of a dtype in which the original's values stay."""
-    original, made = check.original, check.transformed
-    if not isinstance(original, Program) or not isinstance(made, Program):
+    original, transformed = check.original, check.transformed
+    if not isinstance(original, Program) or not isinstance(transformed, Program):
         return report
     sizes = max(report.sizes, key=lambda x: volume(original, x))
     elements = ELEMENTS if check.effort.budget < CONFIRM else CONFIRM
     scaled = compare_magnitudes(
         original,
-        made,
+        transformed,
         sizes,
         check.seed,
         make=check.make,

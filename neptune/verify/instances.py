@@ -122,8 +122,8 @@ def draw_sizes(
             if s.upto is not None:
                 allowed = [v for v in allowed if (v == 1) == once] or allowed
             fresh = [v for v in allowed if v not in sizes.values()]
-            of = 2 if longer and s.upto is None else 1
-            sizes[s.name] = int(max(rng.choice(allowed if alike or not fresh else fresh, of)))
+            draws = 2 if longer and s.upto is None else 1
+            sizes[s.name] = int(max(rng.choice(allowed if alike or not fresh else fresh, draws)))
         if largest <= 2 or volume(original, sizes) <= VOLUME:
             break
         largest -= 1

@@ -261,8 +261,8 @@ def _satisfied(
     elements = max((values[n][0].size for n in needed), default=1)
     result = np.ones(count, bool)
     for k in range(count):
-        at = {n: e[k] for n, e in extremes.items()}
-        result[k] = all(p.within(at, plain, elements) for p in ranges)
+        instance = {n: e[k] for n, e in extremes.items()}
+        result[k] = all(p.within(instance, plain, elements) for p in ranges)
     return result
 
 

@@ -135,8 +135,11 @@ def input_families(
     yield "zeros", scaled(0.0)
     tiled = {name: x for name, x in base.items() if name not in additive and x.ndim >= abs(axis)}
     extent = max((x.shape[axis] for x in tiled.values()), default=0)
-    for at in boundaries(extent, tile):
-        yield f"needle {at}", changed([n for n, x in tiled.items() if x.shape[axis] > at], at, 0.0, 100.0)
+    for boundary in boundaries(extent, tile):
+        yield (
+            f"needle {boundary}",
+            changed([n for n, x in tiled.items() if x.shape[axis] > boundary], boundary, 0.0, 100.0),
+        )
     for start in range(0, extent, tile):
         names = [n for n, x in tiled.items() if x.shape[axis] > start]
         yield f"zero tile {start}", changed(names, slice(start, start + tile), 0.0)

@@ -104,15 +104,15 @@ def pieces(original: Program, transformed: AnyProgram) -> list[tuple[Program, An
     joints = {n for n, b in transformed.globals.items() if theirs.get(n) == b} - {b.name for b in original.inputs}
     runs = list(_runs(units, joints))
     outputs = {b.name for b in original.outputs}
-    found: list[tuple[Program, AnyProgram]] = []
+    pairs: list[tuple[Program, AnyProgram]] = []
     for k, run in enumerate(runs):
         later = {n for other in runs[k + 1 :] for u in other for n in u.reads}
-        made = frozenset[str]().union(*(u.writes for u in run))
-        read = frozenset[str]().union(*(u.reads for u in run)) - made
-        slice_ = _slice(own, (made & later) | (made & outputs), read)
+        written = frozenset[str]().union(*(u.writes for u in run))
+        read = frozenset[str]().union(*(u.reads for u in run)) - written
+        slice_ = _slice(own, (written & later) | (written & outputs), read)
         if slice_ is None:
             return []
-        kept = {n: theirs[n] for n in theirs if n in made and n in later | outputs}
+        kept = {n: theirs[n] for n in theirs if n in written and n in later | outputs}
         given = read | (frozenset[str]().union(*(u.reads for u in slice_)) & {b.name for b in original.inputs})
         inputs = tuple(b for b in theirs.values() if b.name in given)
         if not kept or len(inputs) < len(read):
@@ -120,8 +120,8 @@ def pieces(original: Program, transformed: AnyProgram) -> list[tuple[Program, An
         sides = (_piece(p, us, inputs, tuple(kept.values())) for p, us in ((original, slice_), (transformed, run)))
         mine, piece = sides
         assert isinstance(mine, Program)
-        found.append((mine, piece))
-    return found if len(found) > 1 else []
+        pairs.append((mine, piece))
+    return pairs if len(pairs) > 1 else []
 
 
 def _runs(units: Sequence[_Unit], joints: set[str]) -> Iterator[list[_Unit]]:
@@ -130,7 +130,7 @@ def _runs(units: Sequence[_Unit], joints: set[str]) -> Iterator[list[_Unit]]:
     last_write = {n: max(k for k, u in enumerate(units) if n in u.writes) for n in written}
     touched = {n: [k for k, u in enumerate(units) if n in u.writes | u.reads] for n in written}
     # A buffer ties the units from its first one to its last one; a joint those to its last write.
-    ties = [(min(at), last_write[n] if n in joints else max(at)) for n, at in touched.items()]
+    ties = [(min(places), last_write[n] if n in joints else max(places)) for n, places in touched.items()]
     run: list[_Unit] = []
     for k, unit in enumerate(units):
         run.append(unit)
@@ -141,12 +141,12 @@ def _runs(units: Sequence[_Unit], joints: set[str]) -> Iterator[list[_Unit]]:
 
 def _slice(units: Sequence[_Unit], wanted: Iterable[str], given: frozenset[str]) -> list[_Unit] | None:
     """The units that make what is wanted of what is given; None where one of them makes what is given."""
-    needed, found = set(wanted), []
+    needed, chosen = set(wanted), []
     for unit in reversed(units):
         if unit.writes & needed:
-            found.append(unit)
+            chosen.append(unit)
             needed |= unit.reads - given
-    return None if any(u.writes & given for u in found) else found[::-1]
+    return None if any(u.writes & given for u in chosen) else chosen[::-1]
 
 
 # --- programs and their parts ----------------------------------------------------------------------
@@ -178,11 +178,11 @@ def _of_kernel(kernel: TileKernel, known: frozenset[str]) -> _Unit:
 
 
 def _unit(
-    code: Stmt | TileKernel, exprs: Sequence[Expr], loaded: Sequence[str], made: Iterable[str], known: frozenset[str]
+    code: Stmt | TileKernel, exprs: Sequence[Expr], loaded: Sequence[str], written: Iterable[str], known: frozenset[str]
 ) -> _Unit:
     read = {x.buffer for e in exprs for x in loads(e)} | {*loaded}
     names = frozenset[str]().union(*map(variables, exprs))
-    return _Unit(code, known & read, known & frozenset(made), names)
+    return _Unit(code, known & read, known & frozenset(written), names)
 
 
 def _piece(

@@ -67,8 +67,8 @@ def power(base: Array, exponent: int, modulus: int) -> Array:
 
 def root(a: Array, modulus: int) -> Array:
     """The root that is a square, BAD where there is none."""
-    found = power(a, (modulus + 1) // 4, modulus)
-    return np.where(reduced(found * found, modulus) == a, found, BAD)
+    candidate = power(a, (modulus + 1) // 4, modulus)
+    return np.where(reduced(candidate * candidate, modulus) == a, candidate, BAD)
 
 
 def inverse(a: Array, modulus: int) -> Array:

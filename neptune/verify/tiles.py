@@ -83,12 +83,12 @@ class Tiles:
 
     def _elements(self, s: TStmt) -> int:
         """The elements of the largest tile that a statement computes, and of what a product runs over."""
-        found = self._largest.get(id(s))
-        if found is None:
+        elements = self._largest.get(id(s))
+        if elements is None:
             nodes = [x for e in stmt_exprs(s) for x in walk(e)]
             axes = [{*self._dims(x), *(self._dims(x.a) if isinstance(x, Dot) else ())} for x in nodes]
-            found = self._largest[id(s)] = max((prod(self.extents.get(d, 1) for d in a) for a in axes), default=0)
-        return found
+            elements = self._largest[id(s)] = max((prod(self.extents.get(d, 1) for d in a) for a in axes), default=0)
+        return elements
 
     def _bound(self, e: Expr, env: dict[str, Any]) -> Any:
         """The value of a scalar, a bound or a condition, in which scalar tile variables stand like buffers of one
@@ -108,10 +108,10 @@ class Tiles:
 
     def _dims(self, e: TExpr) -> Dims:
         """The dims of an expression, which those of its parts are joined to only once."""
-        found = self._known_dims.get(id(e))
-        if found is None:
-            found = self._known_dims[id(e)] = e.dims
-        return found
+        dims = self._known_dims.get(id(e))
+        if dims is None:
+            dims = self._known_dims[id(e)] = e.dims
+        return dims
 
     def _shape(self, dims: Dims) -> tuple[int, ...]:
         missing = [d for d in dims if d not in self.extents]

@@ -59,14 +59,14 @@ def results_or_why(
         return why.with_traceback(None)
 
 
-def every(found: Iterable[Results | Unevaluated]) -> list[Results] | Unevaluated:
+def every(answers: Iterable[Results | Unevaluated]) -> list[Results] | Unevaluated:
     """The results of several evaluations, or why the first that has none has none."""
-    made: list[Results] = []
-    for results in found:
+    values: list[Results] = []
+    for results in answers:
         if isinstance(results, Unevaluated):
             return results
-        made.append(results)
-    return made
+        values.append(results)
+    return values
 
 
 class Domain(Protocol):

@@ -91,52 +91,52 @@ class Loops:
         # Statements are kept alive by the program, so their ids are stable as long as it is.
         self._kinds: dict[int, str] = {} if kinds is None else kinds
 
-    def run(self, s: Stmt, at: Lanes) -> None:
+    def run(self, s: Stmt, lanes: Lanes) -> None:
         """Execute a statement in all active lanes."""
         match s:
             case Seq(stmts):
                 for part in stmts:
-                    self.run(part, at)
+                    self.run(part, lanes)
             case For():
-                self._loop(s, at)
+                self._loop(s, lanes)
             case If(pred, body):
-                if (inside := self._under(pred, at)) is not None:
+                if (inside := self._under(pred, lanes)) is not None:
                     self.run(body, inside)
             case Alloc(buffer, body):
                 # Iterations that run at once may need different sizes: there is one array for all of them.
-                shape = tuple(int(np.max(self.evaluator.run(d, at.env), initial=0)) for d in buffer.shape)
-                extents = tuple(a.extent for a in at.axes)
+                shape = tuple(int(np.max(self.evaluator.run(d, lanes.env), initial=0)) for d in buffer.shape)
+                extents = tuple(a.extent for a in lanes.axes)
                 outer = self.memory.cells.get(buffer.name)
-                self.memory.allocate(buffer.name, extents + shape, buffer.dtype, tuple(a.var for a in at.axes))
-                self.run(body, at)
+                self.memory.allocate(buffer.name, extents + shape, buffer.dtype, tuple(a.var for a in lanes.axes))
+                self.run(body, lanes)
                 del self.memory.cells[buffer.name]
                 if outer is not None:
                     self.memory.cells[buffer.name] = outer
             case Stage():
-                self._stage(s, at)
+                self._stage(s, lanes)
 
-    def _under(self, pred: Expr | None, at: Lanes) -> Lanes | None:
+    def _under(self, pred: Expr | None, lanes: Lanes) -> Lanes | None:
         """The lanes where `pred` holds as well; None where there are none."""
         if pred is None:
-            return at
-        return self._where(self.evaluator.run(pred, at.env, at.mask), at)
+            return lanes
+        return self._where(self.evaluator.run(pred, lanes.env, lanes.mask), lanes)
 
-    def _where(self, holds: Any, at: Lanes) -> Lanes | None:
+    def _where(self, holds: Any, lanes: Lanes) -> Lanes | None:
         """The lanes where a condition holds that was evaluated; None where there are none."""
-        mask = both(at.mask, holds)
+        mask = both(lanes.mask, holds)
         if mask is None:
-            return at
+            return lanes
         if not some(mask):
             return None
-        return at.masked(None if mask.ndim == 0 else mask)
+        return lanes.masked(None if mask.ndim == 0 else mask)
 
-    def _loop(self, loop: For, at: Lanes) -> None:
-        lo = self.evaluator.run(loop.lo, at.env, at.mask)
-        hi = self.evaluator.run(loop.hi, at.env, at.mask)
+    def _loop(self, loop: For, lanes: Lanes) -> None:
+        lo = self.evaluator.run(loop.lo, lanes.env, lanes.mask)
+        hi = self.evaluator.run(loop.hi, lanes.env, lanes.mask)
         start, stop = lo, hi
         if not (isinstance(lo, int) and isinstance(hi, int)):
             # Where a lane's own range is empty, its bounds say nothing.
-            mask = both(at.mask, np.less(lo, hi))
+            mask = both(lanes.mask, np.less(lo, hi))
             start, stop = _extreme(lo, mask, np.min), _extreme(hi, mask, np.max)
         if stop <= start:
             return
@@ -145,28 +145,28 @@ class Loops:
             kind = self._kinds[id(loop)] = classify(loop)
         if kind == "serial":
             for v in range(start, stop):
-                self._iterate(loop, at.bind(loop.var, v), lo, hi)
+                self._iterate(loop, lanes.bind(loop.var, v), lo, hi)
         else:
-            self._iterate(loop, at.push(Axis(loop.var, stop - start, kind == "fold"), start), lo, hi)
+            self._iterate(loop, lanes.push(Axis(loop.var, stop - start, kind == "fold"), start), lo, hi)
 
-    def _iterate(self, loop: For, at: Lanes, lo: Any, hi: Any) -> None:
+    def _iterate(self, loop: For, lanes: Lanes, lo: Any, hi: Any) -> None:
         """The body, in the lanes whose own bounds contain the loop variable."""
-        v, mask = at.env[loop.var], at.mask
+        v, mask = lanes.env[loop.var], lanes.mask
         if getattr(lo, "ndim", 0):
             mask = both(mask, v >= lo)
         if getattr(hi, "ndim", 0):
             mask = both(mask, v < hi)
         if mask is None or some(mask):
-            self.run(loop.body, at if mask is at.mask else at.masked(mask))
+            self.run(loop.body, lanes if mask is lanes.mask else lanes.masked(mask))
 
-    def _stage(self, stage: Stage, at: Lanes) -> None:
-        if at.size > GRID_LIMIT:
-            for piece in at.split():
+    def _stage(self, stage: Stage, lanes: Lanes) -> None:
+        if lanes.size > GRID_LIMIT:
+            for piece in lanes.split():
                 if piece.mask is None or np.any(piece.mask):
                     self._stage(stage, piece)
             return
-        self.memory.spend(at.size)
-        inside = self._under(stage.when, at)
+        self.memory.spend(lanes.size)
+        inside = self._under(stage.when, lanes)
         if inside is None:
             return
         if isinstance(stage.action, Store):
@@ -174,32 +174,32 @@ class Loops:
         else:
             self._update(stage.action, inside)
 
-    def _place(self, buffer: str, index: tuple[Expr, ...], at: Lanes) -> tuple[Any, ...]:
-        return self.evaluator.lanes(buffer, at.env) + self.evaluator.index(index, at.env, at.mask)
+    def _place(self, buffer: str, index: tuple[Expr, ...], lanes: Lanes) -> tuple[Any, ...]:
+        return self.evaluator.lanes(buffer, lanes.env) + self.evaluator.index(index, lanes.env, lanes.mask)
 
-    def _store(self, action: Store, at: Lanes) -> None:
-        value = self.evaluator.run(action.value, at.env, at.mask)
+    def _store(self, action: Store, lanes: Lanes) -> None:
+        value = self.evaluator.run(action.value, lanes.env, lanes.mask)
         value = self._as_stored(value, action.value.dtype, action.buffer)
-        self.memory.store(action.buffer, self._place(action.buffer, action.index, at), value, at.mask)
+        self.memory.store(action.buffer, self._place(action.buffer, action.index, lanes), value, lanes.mask)
 
     def _as_stored(self, value: Value, dtype: str, buffer: str) -> Value:
         cell = self.memory.cells.get(buffer)
         return value if cell is None or cell.dtype == dtype else apply_cast(self.domain, value, dtype, cell.dtype)
 
-    def _update(self, action: Update, at: Lanes) -> None:
+    def _update(self, action: Update, lanes: Lanes) -> None:
         reducer = REDUCERS[action.reducer]
         dtypes = [v.dtype for v in action.values]
-        values = tuple(self.evaluator.run(v, at.env, at.mask) for v in action.values)
+        values = tuple(self.evaluator.run(v, lanes.env, lanes.mask) for v in action.values)
         values = tuple(self._as_stored(v, d, b) for v, d, b in zip(values, dtypes, action.buffers, strict=True))
         dtypes = [self.memory.cells[b].dtype for b in action.buffers]
-        folds = [k for k, axis in enumerate(at.axes) if axis.fold]
-        active = at.mask
+        folds = [k for k, axis in enumerate(lanes.axes) if axis.fold]
+        active = lanes.mask
         if folds:
-            values = self._fold(action.reducer, values, dtypes, at, folds)
+            values = self._fold(action.reducer, values, dtypes, lanes, folds)
             for k in folds:
                 if active is not None and active.ndim > k:
                     active = np.asarray(active.any(axis=active.ndim - 1 - k, keepdims=True))
-        after = at.masked(active)
+        after = lanes.masked(active)
         places = [self._place(b, action.index, after) for b in action.buffers]
         state = tuple(self.memory.load(b, p, active) for b, p in zip(action.buffers, places, strict=True))
         fresh = combine(self.evaluator, reducer.name, state, values, dtypes)
@@ -207,16 +207,16 @@ class Loops:
             self.memory.store(b, p, v, active)
 
     def _fold(
-        self, reducer: str, values: tuple[Value, ...], dtypes: list[str], at: Lanes, folds: list[int]
+        self, reducer: str, values: tuple[Value, ...], dtypes: list[str], lanes: Lanes, folds: list[int]
     ) -> tuple[Value, ...]:
         """Fold the values of inactive lanes as neutral ones, over every fold axis."""
-        extents = tuple(a.extent if a.fold else 1 for a in reversed(at.axes))
+        extents = tuple(a.extent if a.fold else 1 for a in reversed(lanes.axes))
         shapes = [np.shape(part) for v, d in zip(values, dtypes, strict=True) for part in self._parts(v, d)]
-        shape = joint_shape((extents, *shapes, () if at.mask is None else at.mask.shape))
+        shape = joint_shape((extents, *shapes, () if lanes.mask is None else lanes.mask.shape))
         full = []
         for k, (v, d) in enumerate(zip(values, dtypes, strict=True)):
-            if at.mask is not None:
-                v = choose(self.domain, at.mask, v, neutral(self.evaluator, reducer, k, dtypes), d)
+            if lanes.mask is not None:
+                v = choose(self.domain, lanes.mask, v, neutral(self.evaluator, reducer, k, dtypes), d)
             full.append(_structural(self.domain, lambda x: spread(x, shape), v, d))
         values = tuple(full)
         for k in folds:

@@ -132,8 +132,8 @@ class Memory:
                 if mask is None or _any(bad & mask):
                     lanes = bad if mask is None else bad & mask
                     seen = np.broadcast_to(np.asarray(i), np.shape(lanes))[lanes] if np.ndim(lanes) else i
-                    at = int(np.ravel(seen)[0])
-                    raise EvaluationError(f"{word} of {name} out of bounds: index {at} of axis {axis}, extent {n}")
+                    first = int(np.ravel(seen)[0])
+                    raise EvaluationError(f"{word} of {name} out of bounds: index {first} of axis {axis}, extent {n}")
                 i = np.where(bad, 0, i)
             safe.append(i)
         return tuple(safe)
@@ -143,17 +143,17 @@ class Memory:
         cell = self.cells.get(name)
         if cell is None:
             raise EvaluationError(f"read of {name}, which is not allocated here")
-        at = self._bounded(name, index, mask, "read")
+        places = self._bounded(name, index, mask, "read")
         if 0 in cell.shape:  # nothing can be read, so no lane is active
             shape = _shape_of(index)
             return self.domain.undefined(shape) if is_float(cell.dtype) else np.zeros(shape, cell.data.dtype)
         if is_float(cell.dtype):
-            return self.domain.make([part[at] for part in self.domain.parts(cell.data)])
+            return self.domain.make([part[places] for part in self.domain.parts(cell.data)])
         if cell.defined is not None:
-            missing = ~cell.defined[at]
+            missing = ~cell.defined[places]
             if _any(missing if mask is None else missing & mask):
                 raise EvaluationError(f"read of {name} before it is written")
-        return cell.data[at]
+        return cell.data[places]
 
     def store(self, name: str, index: Sequence[Index], value: Value, mask: Mask) -> None:
         """Write `value` at `index` in the active lanes."""
@@ -162,21 +162,21 @@ class Memory:
             raise EvaluationError(f"write of {name}, which is not allocated here")
         if mask is not None and not _any(mask):
             return
-        at = self._bounded(name, index, mask, "write")
+        places = self._bounded(name, index, mask, "write")
         parts = self.domain.parts(value) if is_float(cell.dtype) else (np.asarray(value),)
         targets = self.domain.parts(cell.data) if is_float(cell.dtype) else (cell.data,)
-        shape = joint_shape(map(np.shape, (*at, parts[0], *(() if mask is None else (mask,)))))
-        where: tuple[Any, ...] = at
+        shape = joint_shape(map(np.shape, (*places, parts[0], *(() if mask is None else (mask,)))))
+        where: tuple[Any, ...] = places
         if mask is not None:
             lanes = spread(np.asarray(mask), shape)
-            where = tuple(spread(np.asarray(i), shape)[lanes] for i in at)
+            where = tuple(spread(np.asarray(i), shape)[lanes] for i in places)
             parts = tuple(spread(np.asarray(p), shape)[lanes] for p in parts)
-            if not at:  # rank 0: one element, the last active lane writes it
+            if not places:  # rank 0: one element, the last active lane writes it
                 parts = tuple(p[-1] for p in parts)
-        elif not at:  # every lane was folded away
+        elif not places:  # every lane was folded away
             parts = tuple(np.reshape(p, ()) for p in parts)
-        elif _shape_of(at) != shape:
-            where = tuple(spread(np.asarray(i), shape) for i in at)
+        elif _shape_of(places) != shape:
+            where = tuple(spread(np.asarray(i), shape) for i in places)
         for target, part in zip(targets, parts, strict=True):
             # An array of rank 0 would itself become an element of one that holds objects.
             target[where] = part[()] if isinstance(part, np.ndarray) and part.ndim == 0 else part
