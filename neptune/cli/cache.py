@@ -81,14 +81,14 @@ def show_command(program: str, every: bool, as_json: bool) -> None:
     def act() -> None:
         store = Store(config.read().cache_dir)
         lines: list[Record | Failure] = [*store.all(), *store.failures()]
-        found = exchange.of_program(lines, f"neptune cache show {program}", program)
-        records = [r for r in found if isinstance(r, Record)]
-        failed = [r for r in found if isinstance(r, Failure)]
+        records_found = exchange.of_program(lines, f"neptune cache show {program}", program)
+        records = [r for r in records_found if isinstance(r, Record)]
+        failed = [r for r in records_found if isinstance(r, Failure)]
         groups: dict[tuple[Any, ...], list[Record]] = defaultdict(list)
         for r in records:
             groups[r.structure, r.device, tuple(r.sizes.items())].append(r)
         kept = [r for _, g in sorted(groups.items()) for r in sorted(g, key=_us)[: None if every else 3]]
-        said = {"records": [asdict(r) for r in kept], "of": len(records), "failed": [asdict(f) for f in failed]}
+        answer = {"records": [asdict(r) for r in kept], "of": len(records), "failed": [asdict(f) for f in failed]}
 
         def shown() -> None:
             table([_row(r) for r in kept])
@@ -98,7 +98,7 @@ def show_command(program: str, every: bool, as_json: bool) -> None:
                 click.echo("failed, and not tried again by the same versions:")
                 table([_row(f) for f in failed])
 
-        say(said, as_json, shown)
+        say(answer, as_json, shown)
 
     guarded(act, as_json)
 
@@ -117,9 +117,9 @@ def export_command(file: Path, structures: tuple[str, ...], as_json: bool) -> No
 
     def act() -> None:
         store = exchange.user_store()
-        asked = f"neptune cache export {file}"
+        request = f"neptune cache export {file}"
         own = [r for r in map(parse, store.lines()) if isinstance(r, Record)]
-        wanted = sorted({r.structure for name in structures for r in exchange.of_program(own, asked, name)})
+        wanted = sorted({r.structure for name in structures for r in exchange.of_program(own, request, name)})
         _done(exchange.export_records(store, file, wanted), f"written to {file}", as_json)
 
     guarded(act, as_json)

@@ -19,13 +19,13 @@ def measure(gpu: Gpu | None = None) -> dict[str, Any]:
         from neptune.autotune.present import Present
 
         gpu = Present()
-    found = calibrate(gpu)
+    rates = calibrate(gpu)
     folder, path, trouble = config.read().cache_dir, None, "there is no cache folder"
     try:
-        path = None if folder is None else str(keep(folder, gpu.name, gpu.arch, found.constants))
+        path = None if folder is None else str(keep(folder, gpu.name, gpu.arch, rates.constants))
     except OSError as error:
         trouble = f"{folder}: {error.strerror}"
-    return _said(gpu, found.constants, found.launch) | {"kept": path, "trouble": None if path else trouble}
+    return _said(gpu, rates.constants, rates.launch) | {"kept": path, "trouble": None if path else trouble}
 
 
 def _said(gpu: Gpu, constants: Any, launch: float) -> dict[str, Any]:
@@ -38,28 +38,28 @@ def _said(gpu: Gpu, constants: Any, launch: float) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def rows(said: dict[str, Any]) -> list[dict[str, Any]]:
+def rows(answer: dict[str, Any]) -> list[dict[str, Any]]:
     """One row for each constant: as measured, as in the row that the GPU had so far, and which of them is taken."""
     return [
         {
-            "constant": n, "unit": unit, "measured": f"{x:.4g}", said["row"]: "–" if t is None else f"{t:.4g}",
-            "taken": "measured" if n.split()[0] in said["taken"] else "table",
+            "constant": n, "unit": unit, "measured": f"{x:.4g}", answer["row"]: "–" if t is None else f"{t:.4g}",
+            "taken": "measured" if n.split()[0] in answer["taken"] else "table",
         }
-        for n, unit, x, t in _both(said)
+        for n, unit, x, t in _both(answer)
     ]  # fmt: skip
 
 
-def _both(said: dict[str, Any]) -> list[tuple[str, str, float, float | None]]:
+def _both(answer: dict[str, Any]) -> list[tuple[str, str, float, float | None]]:
     """Each constant with its unit, as measured and as in the table."""
-    measured, table = said["measured"], said["table"]
-    found = [(n, UNITS[n], measured[n], table[n]) for n in RATES]
-    return found + [(f"{MATRIX} {d}", "FLOP a cycle", rate, table[MATRIX][d]) for d, rate in measured[MATRIX].items()]
+    measured, table = answer["measured"], answer["table"]
+    both = [(n, UNITS[n], measured[n], table[n]) for n in RATES]
+    return both + [(f"{MATRIX} {d}", "FLOP a cycle", rate, table[MATRIX][d]) for d, rate in measured[MATRIX].items()]
 
 
-def summary(said: dict[str, Any]) -> str:
+def summary(answer: dict[str, Any]) -> str:
     """The lines below the table."""
-    compared = [(n, x, t) for n, _, x, t in _both(said) if n.split()[0] in OF_UNKNOWN]
+    compared = [(n, x, t) for n, _, x, t in _both(answer) if n.split()[0] in OF_UNKNOWN]
     off = ", ".join(f"{n} ({x / t:.2f}×)" for n, x, t in compared if t and far(x, t))
     warning = f"\nfar from the table: {off}: something else uses the GPU, or it is another one" if off else ""
-    kept = f"kept in {said['kept']}" if said["kept"] else f"not kept: {said['trouble']}"
-    return f"{said['gpu']} ({said['arch']}): an empty launch takes {said['launch']:.1f} µs; {kept}{warning}"
+    kept = f"kept in {answer['kept']}" if answer["kept"] else f"not kept: {answer['trouble']}"
+    return f"{answer['gpu']} ({answer['arch']}): an empty launch takes {answer['launch']:.1f} µs; {kept}{warning}"

@@ -141,24 +141,24 @@ def compile_command(
     def act() -> None:
         kernel = _kernel(**request)
         _tell(kernel)
-        said = {"name": kernel.name, "target": kernel.target, "template": kernel.explain(json=True)["template"]}
-        said |= {"params": kernel.params, "warnings": kernel.explain(json=True)["warnings"]}
+        answer = {"name": kernel.name, "target": kernel.target, "template": kernel.explain(json=True)["template"]}
+        answer |= {"params": kernel.params, "warnings": kernel.explain(json=True)["warnings"]}
         if resources is not None:
             rows = [_fields(r) for r in kernel.resources(resources)]
             if not any(r["roles"] for r in rows):
                 rows = [{k: v for k, v in r.items() if k not in FORMS} for r in rows]
-            say(said | {"resources": rows}, as_json, lambda: table(rows))
+            say(answer | {"resources": rows}, as_json, lambda: table(rows))
         elif asm is not None:
             texts = kernel.asm(asm)
-            say(said | {"asm": texts}, as_json, lambda: show("\n".join(texts.values()), "text"))
+            say(answer | {"asm": texts}, as_json, lambda: show("\n".join(texts.values()), "text"))
         elif save is not None:
             kernel.save(save)
-            say(said | {"saved": save}, as_json, lambda: click.echo(f"wrote {save}"))
+            say(answer | {"saved": save}, as_json, lambda: click.echo(f"wrote {save}"))
         elif stage is not None:
             text = kernel.ir(stage)
-            say(said | {"ir": text}, as_json, lambda: show(text, "text"))
+            say(answer | {"ir": text}, as_json, lambda: show(text, "text"))
         else:
-            say(said | {"source": kernel.source}, as_json, lambda: show(kernel.source, "python"))
+            say(answer | {"source": kernel.source}, as_json, lambda: show(kernel.source, "python"))
 
     guarded(act, as_json)
 
@@ -201,8 +201,8 @@ def templates_command(as_json: bool) -> None:
     def act() -> None:
         from neptune.tune.choose import shipped_templates
 
-        said = {name: _first_line(t) for name, t in shipped_templates().items()}
-        say(said, as_json, lambda: table([{"name": n, "what it does": text} for n, text in said.items()]))
+        answer = {name: _first_line(t) for name, t in shipped_templates().items()}
+        say(answer, as_json, lambda: table([{"name": n, "what it does": text} for n, text in answer.items()]))
 
     guarded(act, as_json)
 
@@ -224,8 +224,8 @@ def ops_command(as_json: bool) -> None:
             {"name": s.name, "what it is": s.summary, "inputs": signature(s()), "call": f"neptune.ops.{s.call}"}
             for s in OPERATORS.values()
         ]
-        said = {r["name"]: {n: text for n, text in r.items() if n != "name"} for r in rows}
-        say(said, as_json, lambda: table([{n: r[n] for n in ("name", "what it is", "inputs")} for r in rows]))
+        answer = {r["name"]: {n: text for n, text in r.items() if n != "name"} for r in rows}
+        say(answer, as_json, lambda: table([{n: r[n] for n in ("name", "what it is", "inputs")} for r in rows]))
 
     guarded(act, as_json)
 
@@ -282,10 +282,10 @@ def calibrate_command(as_json: bool) -> None:
     def act() -> None:
         from neptune.cli import calibrated
 
-        said = calibrated.measure()
-        say(said, as_json, lambda: table(calibrated.rows(said)))
+        answer = calibrated.measure()
+        say(answer, as_json, lambda: table(calibrated.rows(answer)))
         if not as_json:
-            click.echo(calibrated.summary(said))
+            click.echo(calibrated.summary(answer))
 
     guarded(act, as_json)
 
@@ -338,9 +338,9 @@ def explain_error_command(code: str, as_json: bool) -> None:
     kind = BY_CODE.get(code.upper())
     if kind is None:
         raise click.BadParameter(f"there is no code {code!r}; an error's last line has one, say {next(iter(BY_CODE))}")
-    found: Kind = kind
-    said = {"code": found.code, "kind": found.title, "cure": found.cure}
-    say(said, as_json, lambda: click.echo(f"{found.code}: {found.title}\n  what helps: {found.cure}"))
+    entry: Kind = kind
+    answer = {"code": entry.code, "kind": entry.title, "cure": entry.cure}
+    say(answer, as_json, lambda: click.echo(f"{entry.code}: {entry.title}\n  what helps: {entry.cure}"))
 
 
 def _tell(kernel: Any) -> None:
@@ -356,5 +356,5 @@ def _fields(resources: Any) -> dict[str, Any]:
 
 def _first_line(template: Any) -> str:
     """Return the first paragraph of a template's description, on one line."""
-    said = getattr(template, "doc", None) or template.__doc__ or ""
-    return " ".join(said.strip().split("\n\n")[0].split())
+    doc = getattr(template, "doc", None) or template.__doc__ or ""
+    return " ".join(doc.strip().split("\n\n")[0].split())

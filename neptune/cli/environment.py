@@ -86,16 +86,16 @@ def _triton() -> Finding:
 def folder_shared(folder: Path) -> Finding:
     """The folder that `import neptune` takes, and whether files of the other package of that name lie in it: pip lets
     either write over the other without a word."""
-    found = f"import neptune takes {folder}"
+    fact = f"import neptune takes {folder}"
     strangers = sorted(_strangers(folder))
     if not strangers:
-        return Finding("package", found, True)
+        return Finding("package", fact, True)
     some = ", ".join(strangers[:3]) + (", …" if strangers[3:] else "")
     remedy = (
         f"pip uninstall {TRACKER} && pip install --force-reinstall neptune-compiler; "
         'python -c "import neptune; print(neptune.__file__)" tells which one is imported'
     )
-    wrong = f"{found}, where files of the experiment tracker `{TRACKER}` lie, too: {some}"
+    wrong = f"{fact}, where files of the experiment tracker `{TRACKER}` lie, too: {some}"
     return Finding("package", wrong, False, remedy, required=True)
 
 

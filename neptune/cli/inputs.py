@@ -23,14 +23,14 @@ def expression(reference: str) -> Any:
     file = reference.partition(":")[0]
     if not Path(file).is_file() and not file.endswith(".py"):
         return _operator(reference)()
-    made = function(reference, "expression")
+    value = function(reference, "expression")
     try:
-        return made()
+        return value()
     except NeptuneError:
         raise
     except (Exception, SystemExit) as error:
         # The user's own mistake, like one at the top of the file; one that exits would look like success.
-        raise UsersMistake(f"{made.__name__}() of {reference} fails", error) from None
+        raise UsersMistake(f"{value.__name__}() of {reference} fails", error) from None
 
 
 def _operator(reference: str) -> Callable[[], Any]:
@@ -38,9 +38,9 @@ def _operator(reference: str) -> Callable[[], Any]:
     from neptune.ops.shipped import OPERATORS
 
     family, _, name = reference.rpartition(":")
-    found = OPERATORS.get(name)
-    if found is not None and family in ("", found.family):
-        return found
+    shipped = OPERATORS.get(name)
+    if shipped is not None and family in ("", shipped.family):
+        return shipped
     like = get_close_matches(name, OPERATORS, cutoff=0.5)
     raise click.BadParameter(
         f"there is no file and no operator {reference!r}"
@@ -82,7 +82,7 @@ def shapes_of(shared: tuple[str, ...], at: tuple[str, ...]) -> list[dict[str, in
     [{'heads': 32, 'length': 1024}, {'heads': 32, 'length': 4096}]
     """
     each = [(*shared, *text.split(",")) for text in at] or [shared]
-    found = []
+    shapes = []
     for texts in each:
         sizes = named_numbers(tuple(t.strip() for t in texts), "--at" if at else "--shape")
         if len(sizes) < len(texts):
@@ -91,8 +91,8 @@ def shapes_of(shared: tuple[str, ...], at: tuple[str, ...]) -> list[dict[str, in
                 f"{twice!r} has two values in one shape; several shapes are --at {twice}=1,… --at {twice}=8,…",
                 param_hint="--at" if at else "--shape",
             )
-        found.append(sizes)
-    return found
+        shapes.append(sizes)
+    return shapes
 
 
 def named_values(texts: tuple[str, ...], option: str) -> dict[str, int | bool | str]:
@@ -101,15 +101,15 @@ def named_values(texts: tuple[str, ...], option: str) -> dict[str, int | bool | 
     >>> named_values(("stages=2", "own_out=true", "asynchronous.persistent=table"), "--param")
     {'stages': 2, 'own_out': True, 'asynchronous.persistent': 'table'}
     """
-    made: dict[str, int | bool | str] = {}
+    values: dict[str, int | bool | str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         word = value.strip().lower()
         if equals and word.isidentifier() and name.replace(".", "").isidentifier():
-            made[name] = {"true": True, "false": False}.get(word, value.strip())
+            values[name] = {"true": True, "false": False}.get(word, value.strip())
         else:
-            made |= dict([named_number(text, option)])
-    return made
+            values |= dict([named_number(text, option)])
+    return values
 
 
 def named_number(text: str, option: str) -> tuple[str, int]:

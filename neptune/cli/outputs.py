@@ -23,10 +23,10 @@ DONE, REFUSED, USAGE, DEFECT = 0, 1, 2, 3
 """Exit codes."""
 
 
-def say(said: dict[str, Any], as_json: bool, shown: Callable[[], None]) -> None:
+def say(answer: dict[str, Any], as_json: bool, shown: Callable[[], None]) -> None:
     """A result: as JSON, or as `shown` prints it for people."""
     if as_json:
-        click.echo(json.dumps(said, indent=2))
+        click.echo(json.dumps(answer, indent=2))
     else:
         shown()
 
@@ -66,20 +66,20 @@ def fields(error: BaseException) -> dict[str, Any]:
 
     {"code": "NPT-S001", "kind": "There is no such stage, …", "asked": …, "legal": […], "file": "mine.py", "line": 9}
     """
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     if isinstance(error, NeptuneError):
         kind = BY_CODE.get(error.code or "")
-        found = {"code": error.code, "kind": kind and kind.title, "asked": error.asked, "wrong": error.wrong}
-        found |= {"where": error.where, "legal": list(error.legal), "hint": error.hint}
+        values = {"code": error.code, "kind": kind and kind.title, "asked": error.asked, "wrong": error.wrong}
+        values |= {"where": error.where, "legal": list(error.legal), "hint": error.hint}
     if isinstance(error, SyntaxError):
-        return {**found, "file": error.filename, "line": error.lineno}
+        return {**values, "file": error.filename, "line": error.lineno}
     frames = [
         (f.filename, f.lineno)
         for f in traceback.extract_tb(users_frames(error.__traceback__))
         # The machinery that imports the user's file.
         if not f.filename.startswith("<")
     ]
-    return found | (dict(zip(("file", "line"), frames[-1], strict=True)) if frames else {})
+    return values | (dict(zip(("file", "line"), frames[-1], strict=True)) if frames else {})
 
 
 def say_error(kind: str, message: str, as_json: bool, error: BaseException | None = None) -> None:

@@ -61,13 +61,13 @@ def search_command(
         with _shown(as_json) as told:
             how = options_of(budget, max_block_ops, max_kernels, seed, workers, not unsafe, True, told)
             sizes = named_numbers(shapes, "--shape")
-            made = optimized(expression(reference), how, target=checked_target(target), shapes=sizes)
+            result = optimized(expression(reference), how, target=checked_target(target), shapes=sizes)
         if save is not None:
-            made.kernel.save(save)
-        graphs = [_said(way) for way in made.ways[:top]]
-        said: dict[str, Any] = {"name": made.kernel.name, "target": made.kernel.target, **made.report.json()}
-        said |= {"graphs": graphs} | ({} if save is None else {"saved": save})
-        say(said, as_json, lambda: _print(made.report, graphs))
+            result.kernel.save(save)
+        graphs = [_said(way) for way in result.ways[:top]]
+        answer: dict[str, Any] = {"name": result.kernel.name, "target": result.kernel.target, **result.report.json()}
+        answer |= {"graphs": graphs} | ({} if save is None else {"saved": save})
+        say(answer, as_json, lambda: _print(result.report, graphs))
 
     guarded(act, as_json)
 
@@ -104,7 +104,7 @@ def _shown(quiet: bool) -> Iterator[Callable[[Progress], None] | None]:
         yield None
     elif sys.stderr.isatty():
         with Console(stderr=True).status("searching") as line:
-            yield lambda at: line.update(str(at))
+            yield lambda event: line.update(str(event))
     else:
         from neptune.driver.superoptimize import printed
 

@@ -63,7 +63,7 @@ def autotune_command(
     def act() -> None:
         from neptune.autotune.tuner import options_of, task_of, tuned
 
-        asked = options_of(budget, trials, executor, workers, quiet=as_json)
+        options = options_of(budget, trials, executor, workers, quiet=as_json)
         where, how = checked_target(target), template(schedule)
         task = task_of(
             expression(reference),
@@ -73,11 +73,11 @@ def autotune_command(
             bounds=named_numbers(bounds, "--bound"),
             form=form,
         )
-        found = tuned(task, shapes_of(shapes, at), asked)
+        outcome = tuned(task, shapes_of(shapes, at), options)
         if save is not None:
-            found.kernel.save(save)
-        said: dict[str, Any] = found.as_json() | ({} if save is None else {"saved": save})
-        say(said, as_json, lambda: click.echo("\n".join(str(t) for t in found.shapes)))
+            outcome.kernel.save(save)
+        answer: dict[str, Any] = outcome.as_json() | ({} if save is None else {"saved": save})
+        say(answer, as_json, lambda: click.echo("\n".join(str(t) for t in outcome.shapes)))
 
     try:
         guarded(act, as_json)

@@ -118,23 +118,24 @@ def compile_kernels(
     for kernel in kernels:
         start = time.perf_counter()
         request |= asdict(with_values(kernel, values))
-        asked = f"compile kernel {kernel.function} for {target} with {values | options}"
-        answer, asm = unless_refused(answered(request, asked))
-        made = Compiled(kernel.function, asm.decode(), **answer | {"warnings": tuple(answer["warnings"])})
-        results.append(made)
-        ms, used = 1e3 * (time.perf_counter() - start), f"{made.registers} registers, {made.spill_bytes} bytes spilled"
-        LOG.info("%s compiled for %s: %s, %.0f ms", made.name, target, used, ms)
+        what = f"compile kernel {kernel.function} for {target} with {values | options}"
+        answer, asm = unless_refused(answered(request, what))
+        compiled = Compiled(kernel.function, asm.decode(), **answer | {"warnings": tuple(answer["warnings"])})
+        results.append(compiled)
+        ms = 1e3 * (time.perf_counter() - start)
+        used = f"{compiled.registers} registers, {compiled.spill_bytes} bytes spilled"
+        LOG.info("%s compiled for %s: %s, %.0f ms", compiled.name, target, used, ms)
     return results
 
 
-def answered(request: Json, asked: str, hint: str = HINT, worker: Worker = WORKER) -> tuple[Json, bytes] | TargetError:
+def answered(request: Json, what: str, hint: str = HINT, worker: Worker = WORKER) -> tuple[Json, bytes] | TargetError:
     """What the compiler's process answers; why not, where it refuses, or dies of it."""
     try:
         answer, data = worker.request(request)
     except EOFError:
-        return TargetError(asked, "the compiler aborted", hint=hint, kind="triton")
+        return TargetError(what, "the compiler aborted", hint=hint, kind="triton")
     if "error" in answer:
-        return TargetError(asked, _short(answer["error"]), hint=hint, kind="triton")
+        return TargetError(what, _short(answer["error"]), hint=hint, kind="triton")
     return answer, data
 
 

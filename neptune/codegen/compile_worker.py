@@ -56,14 +56,14 @@ def _with_layout(written: str, layout: str | None) -> str:
 
     "tensordesc<fp16[64, 128]>" → "tensordesc<fp16[64, 128],NVMMASharedLayout(…)>"
     """
-    found = re.fullmatch(r"tensordesc<(\w+)\[([\d, ]+)\]>", written)
-    if found is None or layout is None:
+    parsed = re.fullmatch(r"tensordesc<(\w+)\[([\d, ]+)\]>", written)
+    if parsed is None or layout is None:
         return written
     where, _, name = layout.partition(":")
     module = importlib.import_module(where)
-    dtype = module.dtype(found[1])
-    made = getattr(module, name).get_default_for([int(n) for n in found[2].split(",")], dtype)
-    return f"tensordesc<{found[1]}[{found[2]}],{made!r}>"
+    dtype = module.dtype(parsed[1])
+    swizzled = getattr(module, name).get_default_for([int(n) for n in parsed[2].split(",")], dtype)
+    return f"tensordesc<{parsed[1]}[{parsed[2]}],{swizzled!r}>"
 
 
 def _compiled(source: Any, target: Any, options: Json) -> tuple[Any, str]:
@@ -72,17 +72,17 @@ def _compiled(source: Any, target: Any, options: Json) -> tuple[Any, str]:
     import triton
 
     for again in (False, True):
-        said = io.StringIO()
-        with triton.knobs.compilation.scope(), triton.knobs.nvidia.scope(), contextlib.redirect_stdout(said):
+        warnings = io.StringIO()
+        with triton.knobs.compilation.scope(), triton.knobs.nvidia.scope(), contextlib.redirect_stdout(warnings):
             triton.knobs.nvidia.dump_ptxas_log = True
             triton.knobs.compilation.always_compile = again
             try:
                 compiled = triton.compile(source, target=target, options=options)
             except Exception as error:
                 raise _first(error) from None
-        if target.backend != "cuda" or "ptxas info" in said.getvalue():
+        if target.backend != "cuda" or "ptxas info" in warnings.getvalue():
             break
-    return compiled, said.getvalue()
+    return compiled, warnings.getvalue()
 
 
 def _first(error: BaseException) -> BaseException:

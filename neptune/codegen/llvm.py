@@ -184,16 +184,16 @@ def hoist_allocs(program: Program) -> Program:
     """
     known = {s.name for s in program.scalars} | {t.name for t in program.tunables}
     used = set(program.globals) | known
-    made: dict[str, Buffer] = {}
+    hoisted: dict[str, Buffer] = {}
 
     def choose(buffer: Buffer, live: frozenset[str], loops: tuple[For, ...]) -> Buffer:
         buffer = replace(buffer, shape=tuple(_largest(program, d, loops) for d in buffer.shape))
         free = set().union(*(variables(d) for d in buffer.shape)) - known
         if free:
             raise InternalError(f"the extent of local buffer {buffer.name} varies with {', '.join(sorted(free))}")
-        for name in (buffer.name, *(f"{buffer.name}_{k}" for k in range(1, len(made) + len(used) + 2))):
+        for name in (buffer.name, *(f"{buffer.name}_{k}" for k in range(1, len(hoisted) + len(used) + 2))):
             fresh = replace(buffer, name=name)
-            if name not in used and name not in live and made.setdefault(name, fresh) == fresh:
+            if name not in used and name not in live and hoisted.setdefault(name, fresh) == fresh:
                 return fresh
         raise AssertionError("some name is free")
 
@@ -206,7 +206,7 @@ def hoist_allocs(program: Program) -> Program:
         return with_stmts(s, tuple(visit(p, names, inside) for p in sub_stmts(s)))
 
     body = visit(program.body, {}, ())
-    return replace(program, body=body, temporaries=(*program.temporaries, *made.values()))
+    return replace(program, body=body, temporaries=(*program.temporaries, *hoisted.values()))
 
 
 def _largest(program: Program, extent: Expr, loops: tuple[For, ...]) -> Expr:
@@ -353,6 +353,6 @@ def _line(error: BaseException, text: str) -> str:
     lines = text.splitlines()
     if match is None or not 0 < int(match[1]) <= len(lines):
         return ""
-    at = int(match[1]) - 1
-    stage = next((s for s in reversed(lines[:at]) if s.lstrip().startswith("# ")), "")
-    return "".join(f"\n  {s.strip()}" for s in (stage, lines[at]) if s.strip())
+    row = int(match[1]) - 1
+    stage = next((s for s in reversed(lines[:row]) if s.lstrip().startswith("# ")), "")
+    return "".join(f"\n  {s.strip()}" for s in (stage, lines[row]) if s.strip())

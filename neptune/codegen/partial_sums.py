@@ -159,9 +159,9 @@ class _Sums:
         )
 
     def name(self, wish: str) -> str:
-        made = fresh_name(self.taken, wish)
-        self.taken.add(made)
-        return made
+        fresh = fresh_name(self.taken, wish)
+        self.taken.add(fresh)
+        return fresh
 
     def summed(self, loop: For, s: Stage) -> Stmt:
         a = s.action
@@ -172,29 +172,31 @@ class _Sums:
         count = hi if known else maximum(binary("sub", hi, loop.lo), 0)
         lanes, fold = self.name(f"{s.name}_lanes"), self.name(f"{s.name}_lane")
         lane, step = self.name(f"{loop.var}_lane"), self.name(f"{loop.var}_step")
-        at = Var(lane, Var(loop.var).dtype)
+        position = Var(lane, Var(loop.var).dtype)
 
         def added(j: Expr) -> Stage:
             env = {loop.var: j}
             values = tuple(cast(substitute(v, env), "float64") for v in a.values)
             when = logical_and(*(substitute(c, env) for c in inner)) if inner else None
-            return Stage(fold, Update((lanes,), (at,), "sum", values, None), when)
+            return Stage(fold, Update((lanes,), (position,), "sum", values, None), when)
 
-        zero, all_lanes = Const(0, at.dtype), Const(LANES, at.dtype)
+        zero, all_lanes = Const(0, position.dtype), Const(LANES, position.dtype)
         whole = binary("floordiv", count, LANES)
-        first = binary("add", loop.lo, binary("mul", Var(step, at.dtype), LANES))
+        first = binary("add", loop.lo, binary("mul", Var(step, position.dtype), LANES))
         behind = binary("add", loop.lo, binary("mul", whole, LANES))
-        start = Stage(self.name(f"{fold}_init"), Store(lanes, (at,), Const(0.0, "float64")), made=Made("init", fold))
-        parts: list[Expr] = [Load(lanes, (Const(k, at.dtype),), "float64") for k in range(LANES)]
+        start = Stage(
+            self.name(f"{fold}_init"), Store(lanes, (position,), Const(0.0, "float64")), made=Made("init", fold)
+        )
+        parts: list[Expr] = [Load(lanes, (Const(k, position.dtype),), "float64") for k in range(LANES)]
         total = cast(reduce(partial(binary, "add"), parts), self.dtypes[a.buffers[0]])
         body = seq(
             For(lane, zero, all_lanes, start),
-            For(step, zero, whole, For(lane, zero, all_lanes, added(binary("add", first, at)))),
-            For(lane, zero, binary("mod", count, LANES), added(binary("add", behind, at))),
+            For(step, zero, whole, For(lane, zero, all_lanes, added(binary("add", first, position)))),
+            For(lane, zero, binary("mod", count, LANES), added(binary("add", behind, position))),
             replace(s, action=replace(a, values=(total,)), when=None),
         )
-        made = Alloc(Buffer(lanes, (Const(LANES, at.dtype),), "float64", "tile"), body)
-        return If(logical_and(*outer), made) if outer else made
+        allocated = Alloc(Buffer(lanes, (Const(LANES, position.dtype),), "float64", "tile"), body)
+        return If(logical_and(*outer), allocated) if outer else allocated
 
 
 def _bounded(loop: For, when: Expr | None) -> tuple[Expr, list[Expr], list[Expr]]:
@@ -214,7 +216,7 @@ def _end(var: str, c: Expr) -> Expr | None:
     """n where the condition is `var + … < n - …`."""
     if not (isinstance(c, Op) and c.name == "lt") or loads(c):
         return None
-    found = linear(poly(binary("sub", c.args[0], c.args[1])), var)
-    if found is None or found[0] != number(1):
+    room = linear(poly(binary("sub", c.args[0], c.args[1])), var)
+    if room is None or room[0] != number(1):
         return None
-    return to_expr(-found[1], c.args[0].dtype)
+    return to_expr(-room[1], c.args[0].dtype)

@@ -38,10 +38,10 @@ def scalar_sum(ctx: Context, terms: tuple[Term, ...]) -> Text:
     return Text("0") if total is None else total
 
 
-def base(ctx: Context, buffer: str, at: Pointers) -> Text:
+def base(ctx: Context, buffer: str, pointers: Pointers) -> Text:
     """The pointer with every scalar part; parts of outer scopes are named there."""
     pointer = Text(ctx.pointer(buffer))
-    for b in at.bases:
+    for b in pointers.bases:
         for p in b.parts:
             pointer = infix("add", pointer, ctx.strided(buffer, p, scalar_sum(ctx, p.terms)))
         if b.scope < ctx.depth or b.scope == 0:
@@ -56,18 +56,18 @@ def iota(ctx: Context, axis: str) -> str:
     return ctx.define(("iota", axis, layout), f"offs_{ctx.labels[axis]}", text, 0, first=True)
 
 
-def offsets(ctx: Context, buffer: str, at: Sum, dims: tuple[str, ...]) -> Text:
+def offsets(ctx: Context, buffer: str, sums: Sum, dims: tuple[str, ...]) -> Text:
     """The tile of offsets along axes, named unless it is one axis as it stands."""
     total: Text | None = None
-    for p in at.parts:
+    for p in sums.parts:
         (t,) = p.terms
         assert isinstance(t.tile, Iota)
         name = iota(ctx, t.tile.axis) + (".to(tl.int64)" if p.cast else "")
         total = add(total, scaled(ctx, buffer, p, Text(place(name, t.tile.dims, dims))), t.negative)
     assert total is not None
-    if bare_axis(at):
+    if bare_axis(sums):
         return total
-    return Text(ctx.define(("offs", str(total)), f"{buffer}_offs", total, at.scope))
+    return Text(ctx.define(("offs", str(total)), f"{buffer}_offs", total, sums.scope))
 
 
 def scaled(ctx: Context, buffer: str, p: Part, tile: Text) -> Text:

@@ -75,10 +75,10 @@ def write_kernel(
     program: TileProgram, kernel: TileKernel, *, descriptors: bool = False, int64_offsets: bool = False
 ) -> KernelText:
     """One kernel."""
-    made = addressed(program, kernel, boxes=descriptors, int64=int64_offsets)
-    writer = Writer(Context(made))
+    addressed_kernel = addressed(program, kernel, boxes=descriptors, int64=int64_offsets)
+    writer = Writer(Context(addressed_kernel))
     writer.grid()
-    writer.statements(made.kernel.body)
+    writer.statements(addressed_kernel.kernel.body)
     ctx = writer.ctx
     parameters = parameters_used(ctx)
     name = function_name(program, kernel)
@@ -88,7 +88,7 @@ def write_kernel(
     # A kernel that only starts what no one folds into has nothing to do.
     body = [f"    {line}" for line in ctx.scopes[0].lines or ["pass"]]
     lines = [x for line in (decorator, f"def {name}({signature}):", *body) for x in wrap(line)]
-    return KernelText(name, tuple(lines), parameters, frozenset(ctx.helpers), made.spans, tuple(general))
+    return KernelText(name, tuple(lines), parameters, frozenset(ctx.helpers), addressed_kernel.spans, tuple(general))
 
 
 def _general(program: TileProgram, kernel: TileKernel, parameters: tuple[Parameter, ...]) -> list[str]:

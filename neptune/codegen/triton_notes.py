@@ -73,7 +73,7 @@ def pieces(body: tuple[TStmt, ...]) -> dict[int, Piece]:
             run = []
             continue
         run = [*run, s] if run and (run[-1].var, run[-1].hi) == (s.var, s.lo) else [s]
-        notes |= {k - len(run) + 1 + at: p for at, p in enumerate(_names(run))}
+        notes |= {k - len(run) + 1 + place: p for place, p in enumerate(_names(run))}
     return notes
 
 

@@ -110,18 +110,18 @@ class TileWriter:
         other = literal(e.other, "float32" if e.dtype in FLOAT8 and not e.other else e.dtype)
         return call("tl.load", pointer, f"mask={self.placed(e.mask, e.dims)}", f"other={other}")
 
-    def pointer(self, buffer: str, at: Pointers | None, dims: tuple[str, ...]) -> Text:
+    def pointer(self, buffer: str, pointers: Pointers | None, dims: tuple[str, ...]) -> Text:
         """The tile of pointers of an access."""
-        if at is None:
+        if pointers is None:
             raise InternalError(f"an access to {buffer} has no address")
-        pointer = access.base(self.ctx, buffer, at)
-        for p in at.gathers:
+        pointer = access.base(self.ctx, buffer, pointers)
+        for p in pointers.gathers:
             pointer = access.add(pointer, self.gathered(buffer, p, dims), p.terms[0].negative)
-        for axis, rows in at.rows:
+        for axis, rows in pointers.rows:
             pointer = infix("add", pointer, self.rows(buffer, axis, rows, dims))
-        if at.offsets is None:
+        if pointers.offsets is None:
             return pointer
-        return infix("add", pointer, access.offsets(self.ctx, buffer, at.offsets, dims))
+        return infix("add", pointer, access.offsets(self.ctx, buffer, pointers.offsets, dims))
 
     def gathered(self, buffer: str, p: Part, dims: tuple[str, ...]) -> Text:
         """The offsets that an index tile adds, which may be anywhere in the buffer."""
@@ -155,10 +155,10 @@ class TileWriter:
 
     def division(self, e: Op[TExpr]) -> Text:
         """A quotient or remainder; of positions along one axis by a scalar it gets a name, `idx_<axis>_div_4`."""
-        found, divisor = along(e), e.args[1]
-        if found is None or not isinstance(divisor, Scalar) or children(divisor.expr):
+        axis_of, divisor = along(e), e.args[1]
+        if axis_of is None or not isinstance(divisor, Scalar) or children(divisor.expr):
             return self.divided(e)
-        axis, tile = found
+        axis, tile = axis_of
         assert isinstance(tile, Op)
         kind = "div" if e.name == "floordiv" else "mod"
         by = re.sub(r"\W", "_", str(self.ctx.scalar(divisor.expr)).replace("-", "minus_"))

@@ -105,8 +105,8 @@ class Values:
     def place(self, dtype: str, name: str) -> str:
         """The element of scratch memory for a name, the same one at every use of it."""
         buffer = self.scratch.setdefault(dtype, self.fresh(f"scratch_{dtype}"))
-        at = self.places.setdefault((dtype, name), sum(1 for d, _ in self.places if d == dtype))
-        return f"{buffer}[{at}]"
+        place = self.places.setdefault((dtype, name), sum(1 for d, _ in self.places if d == dtype))
+        return f"{buffer}[{place}]"
 
     def let(self, dtype: str, value: str) -> str:
         """What reads `value` any number of times: a place that a line before the statement fills.
@@ -132,9 +132,9 @@ class Values:
     def apart(self, text: Callable[[], str]) -> tuple[list[str], str]:
         """A text, and the lines before it that only it needs."""
         others, self.before = self.before, []
-        found = text()
+        fresh = text()
         mine, self.before = self.before, others
-        return mine, found
+        return mine, fresh
 
     def either(self, dtype: str, p: str, a: Callable[[], str], b: Callable[[], str]) -> str:
         """`a` or `b`, of which the other is not evaluated."""
@@ -206,8 +206,8 @@ class Values:
     def cut_off(self, text: str, dtype: str) -> str:
         """The lowest bits of an integer as a number of `dtype`, in its carrier. TVM takes casts between signed integers
         for exact, and comes from (x · 2) // 2 to x; it leaves alone what an intrinsic makes of one, here itself."""
-        made = f'T.call_llvm_pure_intrin("{dtype}", "llvm.expect", T.Cast("{dtype}", {text}), T.{dtype}(0))'
-        return made if carrier(dtype) == dtype else f'T.Cast("{carrier(dtype)}", {made})'
+        expected = f'T.call_llvm_pure_intrin("{dtype}", "llvm.expect", T.Cast("{dtype}", {text}), T.{dtype}(0))'
+        return expected if carrier(dtype) == dtype else f'T.Cast("{carrier(dtype)}", {expected})'
 
     def cast(self, text: str, src: str, dst: str) -> str:
         """One conversion between carried values."""

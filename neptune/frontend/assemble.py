@@ -220,20 +220,20 @@ def build(
     outs = _listed(outputs)
     first = outs[0] if outs else None
     program = name or (first.name if isinstance(first, Tensor) else "program")
-    asked = f"building program `{program}`"
-    _check_outputs(asked, outs)
+    request = f"building program `{program}`"
+    _check_outputs(request, outs)
     tensors = reachable(outs)
-    args, scalar_order = _arguments(asked, tensors, inputs)
+    args, scalar_order = _arguments(request, tensors, inputs)
     tensors = [t for t in args if t not in tensors] + tensors
-    _check_names(asked, tensors)
-    scalars = _scalars(asked, tensors, args, scalar_order)
+    _check_names(request, tensors)
+    scalars = _scalars(request, tensors, args, scalar_order)
     stages = [t for t in tensors if t.body is not None]
     if clash := {t.name for t in tensors} & {s.name for s in scalars}:
         shared = sorted(clash)[0]
         wrong = f"`{shared}` names both a tensor and a size or scalar"
-        raise ExpressionError(asked, wrong, hint="rename one of them", kind="naming")
-    _check_name(asked, program)
-    made = Program(
+        raise ExpressionError(request, wrong, hint="rename one of them", kind="naming")
+    _check_name(request, program)
+    program_of_stages = Program(
         program,
         tuple(_buffer(t) for t in args),
         tuple(_buffer(t) for t in outs),
@@ -242,7 +242,7 @@ def build(
         (),
         seq(*(_nest(t, {s.name for s in scalars}) for t in stages if t.leads)),
     )
-    return settled(made)
+    return settled(program_of_stages)
 
 
 def _listed(outputs: Any) -> tuple[Tensor, ...]:
@@ -252,20 +252,20 @@ def _listed(outputs: Any) -> tuple[Tensor, ...]:
     return tuple(t for x in outputs for t in (x if isinstance(x, tuple) else (x,)))
 
 
-def _check_outputs(asked: str, outs: tuple[Tensor, ...]) -> None:
+def _check_outputs(request: str, outs: tuple[Tensor, ...]) -> None:
     if not outs:
-        raise ExpressionError(asked, "there is no output")
+        raise ExpressionError(request, "there is no output")
     for k, t in enumerate(outs):
         if not isinstance(t, Tensor):
-            raise ExpressionError(asked, f"output {k} is {t!r}, not a tensor")
+            raise ExpressionError(request, f"output {k} is {t!r}, not a tensor")
         if t.body is None:
-            raise ExpressionError(asked, f"output `{t.name}` is an input", hint="copy it with a compute of its own")
+            raise ExpressionError(request, f"output `{t.name}` is an input", hint="copy it with a compute of its own")
         if t in outs[:k]:
-            raise ExpressionError(asked, f"output `{t.name}` is listed twice")
+            raise ExpressionError(request, f"output `{t.name}` is listed twice")
 
 
 def _arguments(
-    asked: str, tensors: list[Tensor], inputs: Sequence[Tensor | Var] | None
+    request: str, tensors: list[Tensor], inputs: Sequence[Tensor | Var] | None
 ) -> tuple[list[Tensor], list[str]]:
     """The input tensors in order, and the names of the scalars whose order was asked for."""
     needed = [t for t in tensors if t.body is None]
@@ -274,27 +274,27 @@ def _arguments(
     args = [t for t in inputs if isinstance(t, Tensor)]
     for k, t in enumerate(inputs):
         if isinstance(t, Tensor) and t.body is not None:
-            raise ExpressionError(asked, f"input {k}, `{t.name}`, is computed", hint="list placeholders only")
+            raise ExpressionError(request, f"input {k}, `{t.name}`, is computed", hint="list placeholders only")
         if not isinstance(t, Tensor | Var):
-            raise ExpressionError(asked, f"input {k} is {t!r}, not a tensor or a scalar")
+            raise ExpressionError(request, f"input {k} is {t!r}, not a tensor or a scalar")
         if isinstance(t, Tensor) and args.count(t) > 1:
-            raise ExpressionError(asked, f"input `{t.name}` is listed twice")
+            raise ExpressionError(request, f"input `{t.name}` is listed twice")
     if missing := [t.name for t in needed if t not in args]:
-        raise ExpressionError(asked, f"`inputs` lacks {', '.join(f'`{m}`' for m in missing)}")
+        raise ExpressionError(request, f"`inputs` lacks {', '.join(f'`{m}`' for m in missing)}")
     return args, [v.name for v in inputs if isinstance(v, Var)]
 
 
-def _check_name(asked: str, name: str) -> None:
+def _check_name(request: str, name: str) -> None:
     if not name.isidentifier() or keyword.iskeyword(name):
         raise ExpressionError(
-            asked, f"`{name}` is not a name", hint="use letters, digits and underscores", kind="naming"
+            request, f"`{name}` is not a name", hint="use letters, digits and underscores", kind="naming"
         )
 
 
-def _check_names(asked: str, tensors: Sequence[Tensor]) -> None:
+def _check_names(request: str, tensors: Sequence[Tensor]) -> None:
     seen: set[str] = set()
     for t in tensors:
-        _check_name(asked, t.name)
+        _check_name(request, t.name)
         if t.name in seen:
             same = [x for x in tensors if x.name == t.name]
             wrong, hint = f"two tensors are named `{t.name}`", "stage names must be unique"
@@ -303,12 +303,12 @@ def _check_names(asked: str, tensors: Sequence[Tensor]) -> None:
                     ", and one of them reads the other: scans cannot be written, where an element needs those before"
                 )
                 hint = "a reduction for each element, or a scan of torch's in front of the kernel; else unique names"
-            raise ExpressionError(asked, wrong, hint=hint, kind="naming")
+            raise ExpressionError(request, wrong, hint=hint, kind="naming")
         seen.add(t.name)
     for t in tensors:
         if t.stage and t.leads and t.stage in seen:
             wrong = f"a tensor has the name of the stage `{t.stage}`"
-            raise ExpressionError(asked, wrong, hint="rename one of them", kind="naming")
+            raise ExpressionError(request, wrong, hint="rename one of them", kind="naming")
         seen.add(t.written_by)
 
 
@@ -324,15 +324,15 @@ def _factors(dim: Expr) -> Iterator[str]:
             yield from _factors(arg)
 
 
-def _scalars(asked: str, tensors: list[Tensor], args: list[Tensor], listed: list[str]) -> tuple[Scalar, ...]:
+def _scalars(request: str, tensors: list[Tensor], args: list[Tensor], listed: list[str]) -> tuple[Scalar, ...]:
     """Sizes in the order in which the inputs' shapes bind them, then listed ones, then the rest by name."""
     dims = [d for t in tensors for d in t.shape]
     used = [e for t in tensors if t.body is not None for e in t.body.exprs]
     dtypes: dict[str, str] = {}
     for v in (v for e in (*dims, *used) for v in walk(e) if isinstance(v, Var) and not isinstance(v, Axis)):
-        _check_name(asked, v.name)
+        _check_name(request, v.name)
         if dtypes.setdefault(v.name, v.dtype) != v.dtype:
-            raise ExpressionError(asked, f"`{v.name}` is used both as {dtypes[v.name]} and as {v.dtype}")
+            raise ExpressionError(request, f"`{v.name}` is used both as {dtypes[v.name]} and as {v.dtype}")
     sizes = {n for d in dims for n in _factors(d)}
     in_shapes = {v.name for d in dims for v in walk(d) if isinstance(v, Var)}
     bound = [d.name for t in args for d in t.shape if isinstance(d, Var)]

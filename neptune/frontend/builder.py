@@ -162,8 +162,8 @@ def max_value(dtype: str) -> Const:
 @public
 def placeholder(shape: Sequence[ExprLike], dtype: str = "float32", name: str = "placeholder") -> Tensor:
     """An input tensor of `shape` (integers, `var`s and expressions of them) and `dtype`."""
-    asked = f"placeholder `{name}`"
-    return Tensor(name, _shape(asked, shape), checked_dtype(asked, dtype))
+    request = f"placeholder `{name}`"
+    return Tensor(name, _shape(request, shape), checked_dtype(request, dtype))
 
 
 @public
@@ -196,25 +196,27 @@ def compute(
 
     Raises ExpressionError, naming the stage, for whatever the body says that Neptune does not take.
     """
-    asked = f"stage `{name}`"
-    dims = _shape(asked, shape)
-    axes = tuple(Axis(n, "int32", ZERO, d) for n, d in zip(_parameters(asked, fcompute, len(dims)), dims, strict=True))
+    request = f"stage `{name}`"
+    dims = _shape(request, shape)
+    axes = tuple(
+        Axis(n, "int32", ZERO, d) for n, d in zip(_parameters(request, fcompute, len(dims)), dims, strict=True)
+    )
     try:
         value = fcompute(*axes)
     except ExpressionError as error:
         where, wrong = error.where or _user_line(error), f"{error.asked}: {error.wrong}"
-        raise ExpressionError(asked, wrong, where=where, hint=error.hint, kind=error.kind) from None
+        raise ExpressionError(request, wrong, where=where, hint=error.hint, kind=error.kind) from None
     except KeyError as error:
         if not _raised_by_us(error):
             raise
         raise ExpressionError(
-            asked, f"unknown dtype {error}", where=_user_line(error), legal=tuple(DTYPES), kind="dtypes"
+            request, f"unknown dtype {error}", where=_user_line(error), legal=tuple(DTYPES), kind="dtypes"
         ) from None
     except TypeError as error:
         if not _raised_by_us(error):
             raise
         hint = _REDUCTION_HINT if "(Reduction)" in str(error) else CAST_HINT if "dtype" in str(error) else None
-        raise ExpressionError(asked, str(error), where=_user_line(error), hint=hint) from None
+        raise ExpressionError(request, str(error), where=_user_line(error), hint=hint) from None
     return (
         define_family(name, dims, axes, value) if isinstance(value, TupleReduction) else define(name, dims, axes, value)
     )
@@ -239,33 +241,33 @@ def define_family(
 
 def define(name: str, shape: tuple[Expr, ...], axes: tuple[Axis, ...], value: object) -> Tensor:
     """The tensor whose element at `axes` is `value`: `compute` after its lambda has run."""
-    asked = f"stage `{name}`"
+    request = f"stage `{name}`"
     if isinstance(value, builtins.bool):
-        raise ExpressionError(asked, f"the value is the Python bool {value}", hint=EQ_HINT)
+        raise ExpressionError(request, f"the value is the Python bool {value}", hint=EQ_HINT)
     if not isinstance(value, Reduction):
         try:
             value = ir.as_expr(value)  # type: ignore[arg-type]
         except TypeError:
-            raise ExpressionError(asked, f"the value is {value!r}, not an expression or a reduction") from None
+            raise ExpressionError(request, f"the value is {value!r}, not an expression or a reduction") from None
     dtype = value.values[0].dtype if isinstance(value, Reduction) else value.dtype
-    return Tensor(name, shape, dtype, _body(asked, axes, value))
+    return Tensor(name, shape, dtype, _body(request, axes, value))
 
 
-def _body(asked: str, axes: tuple[Axis, ...], value: Expr | Fold) -> Body:
+def _body(request: str, axes: tuple[Axis, ...], value: Expr | Fold) -> Body:
     """Return the body of a stage, with its axes and dtypes checked."""
     body = Body(axes, value)
     if isinstance(value, Fold) and not DTYPES[value.values[0].dtype].computes:
         wrong = f"{value.reducer} of {value.values[0].dtype}, which only tensors hold"
-        raise ExpressionError(asked, wrong, hint='cast it: .astype("float32")')
+        raise ExpressionError(request, wrong, hint='cast it: .astype("float32")')
     for e in body.exprs:
         for node in ir.walk(e):
-            checked_dtype(asked, node.dtype)
+            checked_dtype(request, node.dtype)
             if isinstance(node, Var) and not DTYPES[node.dtype].computes:
                 wrong = f"the scalar `{node.name}` is {node.dtype}, which only tensors hold"
-                raise ExpressionError(asked, wrong, hint=f'var("{node.name}", "float32")')
+                raise ExpressionError(request, wrong, hint=f'var("{node.name}", "float32")')
             if isinstance(node, Axis) and node not in body.loops:
                 raise ExpressionError(
-                    asked,
+                    request,
                     f"`{print_expr(e)}` uses the axis `{node.name}`, which is not a loop of this stage",
                     legal=[f"`{a.name}`" for a in body.loops],
                     hint="a reduce axis must be in the `axis=` of the reduction that reads it",
@@ -279,10 +281,10 @@ def _body(asked: str, axes: tuple[Axis, ...], value: Expr | Fold) -> Body:
 @public
 def stack(tensors: Sequence[Tensor], name: str = "stack") -> Tensor:
     """The tensors side by side along a new last dimension: `stack(values, "v")[i, t]` is `values[t][i]`."""
-    asked = f"stage `{name}`"
+    request = f"stage `{name}`"
     alike = builtins.all(isinstance(t, Tensor) for t in tensors) and len({(t.shape, t.dtype) for t in tensors}) == 1
     if not alike:
-        raise ExpressionError(asked, "stack takes one or several tensors of one shape and dtype")
+        raise ExpressionError(request, "stack takes one or several tensors of one shape and dtype")
 
     def pick(*index: Expr) -> Expr:
         *point, t = index
@@ -299,17 +301,17 @@ def stack(tensors: Sequence[Tensor], name: str = "stack") -> Tensor:
 _REDUCTION_HINT = "a reduction must be the outermost expression of its stage: give it a stage of its own"
 
 
-def _shape(asked: str, shape: Sequence[ExprLike]) -> tuple[Expr, ...]:
-    dims = _integers(asked, shape)
+def _shape(request: str, shape: Sequence[ExprLike]) -> tuple[Expr, ...]:
+    dims = _integers(request, shape)
     for e in dims:
         if isinstance(e, Const) and e.value < 0:
-            raise ExpressionError(asked, f"the extent {e.value} is negative")
+            raise ExpressionError(request, f"the extent {e.value} is negative")
     return dims
 
 
-def _integers(asked: str, shape: Sequence[ExprLike]) -> tuple[Expr, ...]:
+def _integers(request: str, shape: Sequence[ExprLike]) -> tuple[Expr, ...]:
     if not isinstance(shape, Sequence):
-        raise ExpressionError(asked, f"the shape is {shape!r}, not a sequence", hint="write (n,) for one dimension")
+        raise ExpressionError(request, f"the shape is {shape!r}, not a sequence", hint="write (n,) for one dimension")
     dims: list[Expr] = []
     for dim in shape:
         try:
@@ -317,12 +319,12 @@ def _integers(asked: str, shape: Sequence[ExprLike]) -> tuple[Expr, ...]:
         except TypeError:
             e = None
         if e is None or not is_int(e.dtype):
-            raise ExpressionError(asked, f"the extent {dim!r} is not an integer expression")
+            raise ExpressionError(request, f"the extent {dim!r} is not an integer expression")
         dims.append(e)
     return tuple(dims)
 
 
-def _parameters(asked: str, fcompute: Callable[..., object], rank: int) -> list[str]:
+def _parameters(request: str, fcompute: Callable[..., object], rank: int) -> list[str]:
     """Names of the `rank` indices that the lambda takes: its parameters without a default."""
     parameters = inspect.signature(fcompute).parameters.values()
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
@@ -331,7 +333,7 @@ def _parameters(asked: str, fcompute: Callable[..., object], rank: int) -> list[
     if builtins.any(p.kind == p.VAR_POSITIONAL for p in parameters):
         names += [f"i{k}" for k in range(rank - len(names))]
     if len(names) != rank:
-        raise ExpressionError(asked, f"the lambda takes {len(names)} indices, but the shape has {rank} dimensions")
+        raise ExpressionError(request, f"the lambda takes {len(names)} indices, but the shape has {rank} dimensions")
     return names
 
 

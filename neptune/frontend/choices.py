@@ -22,26 +22,28 @@ from neptune.ir.program import ZERO
 from neptune.ir.reducers import MAX_K, REDUCERS
 
 
-def checked_axes(asked: str, axis: object, hint: str | None = None) -> tuple[Axis, ...]:
+def checked_axes(request: str, axis: object, hint: str | None = None) -> tuple[Axis, ...]:
     """The reduce axes that `axis` names: one, or several distinct ones."""
     if axis is None:
         raise ExpressionError(
-            f"{asked} without an axis", "nothing says what is folded", hint=hint or "axis=a reduce axis"
+            f"{request} without an axis", "nothing says what is folded", hint=hint or "axis=a reduce axis"
         )
     axes = (axis,) if isinstance(axis, Axis) else tuple(axis) if isinstance(axis, Sequence) else (axis,)
     chosen = tuple(a for a in axes if isinstance(a, Axis))
     if not chosen or len(chosen) < len(axes) or len(set(chosen)) < len(chosen):
         shown = print_expr(axis) if isinstance(axis, Const | Var | Load | Op | Cast | Select) else repr(axis)
-        raise ExpressionError(f"{asked} over {shown}", "`axis` must be one or several distinct reduce axes", hint=hint)
+        raise ExpressionError(
+            f"{request} over {shown}", "`axis` must be one or several distinct reduce axes", hint=hint
+        )
     return chosen
 
 
-def position(asked: str, axes: tuple[Axis, ...]) -> Expr:
+def position(request: str, axes: tuple[Axis, ...]) -> Expr:
     """The row-major position among reduce axes: of one axis, itself."""
     first, *others = axes
     if others and any(a.lo != ZERO for a in axes):
         raise ExpressionError(
-            asked, "over several axes, each must start from 0", hint="shift the indices of what you read"
+            request, "over several axes, each must start from 0", hint="shift the indices of what you read"
         )
     index: Expr = first
     for a in others:
@@ -52,11 +54,11 @@ def position(asked: str, axes: tuple[Axis, ...]) -> Expr:
 def choice(reducer: str, value: Expr, axis: object, where: Expr | None) -> TupleReduction:
     """`argmax`, `argmin` or `top<k>` of a value and its position; `where` leaves elements out."""
     row = REDUCERS[reducer]
-    asked = f"{reducer} of `{print_expr(value)}`"
+    request = f"{reducer} of `{print_expr(value)}`"
     axes = checked_axes(reducer, axis)
     if value.dtype == "bool":
-        raise ExpressionError(asked, "a bool cannot be reduced", hint=".astype('int32')")
-    index = position(asked, axes)
+        raise ExpressionError(request, "a bool cannot be reduced", hint=".astype('int32')")
+    index = position(request, axes)
     k = row.elements
     nothing = row.identity(*[value.dtype] * k, *[index.dtype] * k)
     if where is not None:
@@ -69,10 +71,10 @@ def choice(reducer: str, value: Expr, axis: object, where: Expr | None) -> Tuple
 
 def exponentials(value: Expr, axis: object, where: Expr | None) -> TupleReduction:
     """The maximum m of a value and Σ exp(value - m), in one stage; `where` leaves elements out."""
-    asked = f"max_sumexp of `{print_expr(value)}`"
+    request = f"max_sumexp of `{print_expr(value)}`"
     axes = checked_axes("max_sumexp", axis)
     if not is_float(value.dtype):
-        raise ExpressionError(asked, f"it takes a float, not {value.dtype}", hint="cast first")
+        raise ExpressionError(request, f"it takes a float, not {value.dtype}", hint="cast first")
     one, nothing = Const(1.0, value.dtype), REDUCERS["lse"].identity(value.dtype, value.dtype)
     parts = (value, one) if where is None else (select(where, value, nothing[0]), select(where, one, nothing[1]))
     return TupleReduction("lse", parts, axes, nothing, ("max", "sum"))

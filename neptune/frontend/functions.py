@@ -214,8 +214,8 @@ def checked_predicate(p: ExprLike) -> Expr:
     return e
 
 
-def checked_dtype(asked: str, dtype: str) -> str:
+def checked_dtype(request: str, dtype: str) -> str:
     """A dtype that Neptune has."""
     if dtype not in DTYPES:
-        raise ExpressionError(asked, f"unknown dtype {dtype!r}", legal=tuple(DTYPES), kind="dtypes")
+        raise ExpressionError(request, f"unknown dtype {dtype!r}", legal=tuple(DTYPES), kind="dtypes")
     return dtype

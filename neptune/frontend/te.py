@@ -88,16 +88,18 @@ class _Importer(Names):
     def _tensors(self, t: Any) -> tuple[Tensor, ...]:
         """All results of the operation behind `t`."""
         name = self.name(t.op, t.op.name)
-        asked = f"importing stage `{name}`"
+        request = f"importing stage `{name}`"
         scope = _Scope(self, name, self.tensor)
         if isinstance(t.op, te.PlaceholderOp):
-            return (Tensor(name, scope.shape(t.shape), known_dtype(asked, name, t.dtype)),)
+            return (Tensor(name, scope.shape(t.shape), known_dtype(request, name, t.dtype)),)
         if not isinstance(t.op, te.ComputeOp):
             kind = type(t.op).__name__
-            raise ExpressionError(asked, f"`{kind}` is not supported", legal=("te.placeholder", "te.compute"))
+            raise ExpressionError(request, f"`{kind}` is not supported", legal=("te.placeholder", "te.compute"))
         pairs = all(isinstance(e, te.Reduce) for e in t.op.body)
         if len(t.op.body) != 1 and not pairs:
-            raise ExpressionError(asked, f"a stage has one value, not {len(t.op.body)}", hint="one te.compute for each")
+            raise ExpressionError(
+                request, f"a stage has one value, not {len(t.op.body)}", hint="one te.compute for each"
+            )
         axes = scope.bind(t.op.axis)
         separate = [combining(e.combiner, c) for c, e in enumerate(t.op.body)] if pairs else []
         if len(separate) > 1 and all(separate):

@@ -54,11 +54,11 @@ def recognise(combiner: Any) -> Choice | str:
     if len(combiner.result) != 2:
         return f"it folds {len(combiner.result)} values"
     parts = {side[c]: c for side in (combiner.lhs, combiner.rhs) for c in range(2)}
-    found = [_part(e, parts) for e in combiner.result]
-    wrong = next((p for p in found if isinstance(p, str)), None)
+    sides = [_part(e, parts) for e in combiner.result]
+    wrong = next((p for p in sides if isinstance(p, str)), None)
     if wrong is not None:
         return wrong
-    values = (1, 0) if found == [0, 1] else ()
+    values = (1, 0) if sides == [0, 1] else ()
     for value, (reducer, sign) in itertools.product(values, (("argmax", 1), ("argmin", -1))):
         first, minds, last = (_agrees(combiner, value, sign, which) for which in ("first", "any", "last"))
         if first:
@@ -78,11 +78,11 @@ def _part(e: Any, parts: Mapping[Any, int]) -> int | str:
     alike = kind in _COMPARE or kind in _PICK
     if not (kind in _BOTH or kind is tirx.Not or choice is not None):
         return f"it uses `{kind.__name__}`, and only comparisons and choices of its arguments are understood"
-    found = [_part(x, parts) for x in choice or ((e.a,) if kind is tirx.Not else (e.a, e.b))]
-    wrong = next((p for p in found if isinstance(p, str)), None)
-    if wrong is None and (alike or choice is not None) and found[-1] != found[-2]:
+    sides = [_part(x, parts) for x in choice or ((e.a,) if kind is tirx.Not else (e.a, e.b))]
+    wrong = next((p for p in sides if isinstance(p, str)), None)
+    if wrong is None and (alike or choice is not None) and sides[-1] != sides[-2]:
         wrong = "it compares a value with an index" if alike else "it takes a value for an index"
-    return wrong or (found[-1] if kind in _PICK or choice is not None else -1)
+    return wrong or (sides[-1] if kind in _PICK or choice is not None else -1)
 
 
 def _agrees(combiner: Any, value: int, sign: int, which: str) -> bool:

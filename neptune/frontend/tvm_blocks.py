@@ -56,9 +56,9 @@ class Nest:
 class Blocks(Names):
     """The function, and its parameters that are buffers."""
 
-    def __init__(self, function: Any, asked: str) -> None:
+    def __init__(self, function: Any, request: str) -> None:
         super().__init__()
-        self.function, self.asked = function, asked
+        self.function, self.asked = function, request
         self.parameters = [p for p in function.params if isinstance(p.ty, tirx.BufferType)]
         for p in self.parameters:
             self.name(p, p.name)

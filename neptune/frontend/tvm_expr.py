@@ -116,8 +116,8 @@ class Scope:
 
     def size(self, e: Any) -> Expr:
         """An extent or a bound. Literals are int32, as all sizes are here."""
-        made = self.expr(e)
-        return Const(made.value, "int32") if isinstance(made, Const) else made
+        size = self.expr(e)
+        return Const(size.value, "int32") if isinstance(size, Const) else size
 
     def shape(self, dims: Sequence[Any]) -> tuple[Expr, ...]:
         """The sizes of a tensor."""
@@ -221,11 +221,11 @@ def identifier(name: str) -> str:
     return plain if re.match(r"[^\W\d]", plain) else f"_{plain}"
 
 
-def known_dtype(asked: str, what: str, ty: Any) -> str:
+def known_dtype(request: str, what: str, ty: Any) -> str:
     """The name of a TVM type; ExpressionError for one that the IR does not have."""
     dtype = str(ty)
     if dtype not in DTYPES:
-        raise ExpressionError(asked, f"`{what}` has the unsupported dtype {dtype}", legal=tuple(DTYPES))
+        raise ExpressionError(request, f"`{what}` has the unsupported dtype {dtype}", legal=tuple(DTYPES))
     return dtype
 
 

@@ -78,8 +78,8 @@ def _function(source: Any) -> tuple[Any, str]:
 class _Importer(Blocks):
     """The import so far. `tensors` are parameters that were read and blocks that have run."""
 
-    def __init__(self, function: Any, asked: str) -> None:
-        super().__init__(function, asked)
+    def __init__(self, function: Any, request: str) -> None:
+        super().__init__(function, request)
         self.tensors: dict[Any, Tensor] = {}
         self.read: set[Any] = set()
 

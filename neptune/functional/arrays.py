@@ -134,11 +134,11 @@ def expanded(x: Array, shape: Sequence[int]) -> Array:
     return replace(x, dims=dims, at=lambda i: x.at(_within(x.shape, i, shape)))
 
 
-def _within(shape: Sequence[int], i: Index, of: Sequence[int]) -> Index:
+def _within(shape: Sequence[int], i: Index, outer: Sequence[int]) -> Index:
     """The index into a value of `shape` that is broadcast to a value `of` another. Where neither has more than one
     element nothing is broadcast: a tensor of other lengths is read at the same index."""
     new = len(i) - len(shape)
-    return tuple(number(0) if n == 1 != m else e for n, m, e in zip(shape, of[new:], i[new:], strict=True))
+    return tuple(number(0) if n == 1 != m else e for n, m, e in zip(shape, outer[new:], i[new:], strict=True))
 
 
 def viewed(x: Array, shape: Sequence[int]) -> Any:

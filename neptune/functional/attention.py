@@ -133,14 +133,14 @@ def flex_attention(
     )
     if score_mod is None and mask is None and not options.max_scores:
         function = plain.attention_with_lse if options.lse else plain.attention
-        found = function(query, key, value, scale=scale, enable_gqa=enable_gqa)
+        fused = function(query, key, value, scale=scale, enable_gqa=enable_gqa)
     else:
-        found = flex.attention((query, key, value), options, score_mod, mask, None, None)
+        fused = flex.attention((query, key, value), options, score_mod, mask, None, None)
     if not aux:
-        return found
+        return fused
     from torch.nn.attention.flex_attention import AuxOutput
 
-    o, *more = found if options.several else (found,)
+    o, *more = fused if options.several else (fused,)
     return o, AuxOutput(lse=more[0] if options.lse else None, max_scores=more[-1] if options.max_scores else None)
 
 

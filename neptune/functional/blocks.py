@@ -94,17 +94,17 @@ def _table(block_mask: Any, columns: int) -> Tensor:
 @cache
 def _say_slow(name: str, why: str) -> None:
     """Warn once that a table is looked up for each score."""
-    said = f"neptune.functional.{name}: the blocks of block_mask are looked up for each score, since {why}"
+    message = f"neptune.functional.{name}: the blocks of block_mask are looked up for each score, since {why}"
     hint = "mask_mod=block_mask.mask_mod is several times faster, where the blocks say no more than it"
-    warnings.warn(NeptunePerformanceWarning(f"{said}; {hint}"), stacklevel=frames_of_package() + 1)
+    warnings.warn(NeptunePerformanceWarning(f"{message}; {hint}"), stacklevel=frames_of_package() + 1)
 
 
 def _ends(table: Tensor, of_columns: int) -> tuple[Tensor, Tensor]:
     """The first key of each row of blocks, and one behind the last, [b, h, rows] of int32; none where nothing is."""
     columns = table.shape[-1]
-    at = UNTYPED.arange(columns, dtype=torch.int32, device=table.device)
-    first = torch.where(table != 0, at, columns).amin(-1) if columns else table.new_zeros(table.shape[:-1])
-    last = torch.where(table != 0, at + 1, 0).amax(-1) if columns else table.new_zeros(table.shape[:-1])
+    places = UNTYPED.arange(columns, dtype=torch.int32, device=table.device)
+    first = torch.where(table != 0, places, columns).amin(-1) if columns else table.new_zeros(table.shape[:-1])
+    last = torch.where(table != 0, places + 1, 0).amax(-1) if columns else table.new_zeros(table.shape[:-1])
     return (first * of_columns).to(torch.int32), (last * of_columns).to(torch.int32)
 
 

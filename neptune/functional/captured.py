@@ -86,9 +86,9 @@ class Captured:
 
 def captured(function: Any) -> list[Captured]:
     """Everything that can be reached from a mod, the mod itself first."""
-    found = list(_walk(function, (), "mod", {}))
+    values = list(_walk(function, (), "mod", {}))
     # torch.tensor(0.5) in a mod is of this dtype.
-    return [*found, Captured((("default dtype", None),), "value", torch.get_default_dtype(), "the default dtype")]
+    return [*values, Captured((("default dtype", None),), "value", torch.get_default_dtype(), "the default dtype")]
 
 
 def reach(function: Any, path: Path) -> Any:

@@ -53,8 +53,8 @@ def mods_of(score_mod: Any, mask_mod: Any, wide: str = "float32") -> tuple[Mods,
     score = None if score_mod is None else _of(score_mod, "score_mod", (), wide)
     taken = () if score is None else tuple(p.name for p in score[0].placeholders)
     mask = None if mask_mod is None else _of(mask_mod, "mask_mod", taken, wide)
-    found = [m for m in (score, mask) if m is not None]
-    return Mods(score and score[0], mask and mask[0]), [t for _, read in found for t in read]
+    mods = [m for m in (score, mask) if m is not None]
+    return Mods(score and score[0], mask and mask[0]), [t for _, read in mods for t in read]
 
 
 def _of(function: Any, kind: str, taken: tuple[str, ...], wide: str) -> tuple[Mod, list[Tensor]]:
@@ -63,8 +63,8 @@ def _of(function: Any, kind: str, taken: tuple[str, ...], wide: str) -> tuple[Mo
     refuse_wrapped(kind, function, behind)
     # An object that nothing is known of may change what a mod does without being another: it is traced each time.
     key = None if any(c.kind == "opaque" for c in behind) else (kind, taken, wide, *((c.path, c.key) for c in behind))
-    found = None if key is None else _MODS.get(key)
-    if found is None:
+    wrapped = None if key is None else _MODS.get(key)
+    if wrapped is None:
         mod = traced(function, kind, (*RESERVED, *taken), wide)
         known = all(c.path[0][0] != "unknown" for c in mod.tensors if c.path)
         if key is None or not known or mod.sized:
@@ -72,8 +72,8 @@ def _of(function: Any, kind: str, taken: tuple[str, ...], wide: str) -> tuple[Mo
         with _LOCK:
             if len(_MODS) >= REMEMBERED:
                 _MODS.clear()
-            found = _MODS[key] = mod
-    return found, [reach(function, c.path) for c in found.tensors]
+            wrapped = _MODS[key] = mod
+    return wrapped, [reach(function, c.path) for c in wrapped.tensors]
 
 
 # --- operators -----------------------------------------------------------------------------------

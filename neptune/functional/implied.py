@@ -133,15 +133,15 @@ def _why_not(rule: Any, q: Tensor, blocks: Blocks) -> str:
     shapes = {p.name: tuple(t.shape) or (1,) for p, t in zip(mods.mask.placeholders, read, strict=True)}
     # An index beyond a tensor would end a CUDA context: so that what is evaluated must be known to lie inside.
     if not all(
-        _inside(x, n, blocks.lengths) for of in loads(e) for x, n in zip(of.index, shapes[of.buffer], strict=True)
+        _inside(x, n, blocks.lengths) for load in loads(e) for x, n in zip(load.index, shapes[load.buffer], strict=True)
     ):
         return "its mask_mod reads a tensor at other indices than b, h, q_idx and kv_idx, or not all of these"
-    of = [n for n in INDICES if n in variables(e) or blocks.table.shape[INDICES.index(n)] > 1 or n in INDICES[2:]]
-    count = prod(blocks.lengths[n] for n in of)
+    names = [n for n in INDICES if n in variables(e) or blocks.table.shape[INDICES.index(n)] > 1 or n in INDICES[2:]]
+    count = prod(blocks.lengths[n] for n in names)
     if count > MOST.get(blocks.table.device.type, 0):
         return "there are too many positions to look at"
     try:
-        return "" if _holds(rule, of, blocks) else "its blocks show other keys than its mask_mod"
+        return "" if _holds(rule, names, blocks) else "its blocks show other keys than its mask_mod"
     except Exception as error:
         # What a user's function does with torch's batches of indices is its own: a condition that is a Python bool,
         # a division by 0 of integers on a CPU.
@@ -155,15 +155,15 @@ def _inside(index: Expr, length: int, lengths: Mapping[str, int]) -> bool:
     return isinstance(index, Var) and lengths.get(index.name, length + 1) <= length
 
 
-def _holds(rule: Any, of: Sequence[str], blocks: Blocks) -> bool:
+def _holds(rule: Any, names: Sequence[str], blocks: Blocks) -> bool:
     """Whether the rule is true on full blocks and false where there is none, at all positions of the indices `of`."""
     device, lengths = blocks.table.device, blocks.lengths
-    at = {n: torch.arange(lengths[n] if n in of else 1, device=device) for n in INDICES}
-    keys, rows = at["kv_idx"], max(1, CHUNK // max(1, len(at["b"]) * len(at["h"]) * lengths["kv_idx"]))
+    grids = {n: torch.arange(lengths[n] if n in names else 1, device=device) for n in INDICES}
+    keys, rows = grids["kv_idx"], max(1, CHUNK // max(1, len(grids["b"]) * len(grids["h"]) * lengths["kv_idx"]))
     evaluated = _over_all(rule)
     wrong = torch.zeros((), dtype=torch.bool, device=device)
-    for queries in torch.split(at["q_idx"], rows):
-        seen = evaluated(at["b"], at["h"], queries, keys)
+    for queries in torch.split(grids["q_idx"], rows):
+        seen = evaluated(grids["b"], grids["h"], queries, keys)
         kind = blocks.table[:, :, queries // blocks.of_rows][..., keys // blocks.of_columns]
         wrong |= (((kind >= FULL) & ~seen) | ((kind == 0) & seen)).any()
     return not bool(wrong)

@@ -51,8 +51,8 @@ def _arguments(q: Tensor) -> tuple[Tensor, ...]:
 def _shapes(
     q: Tensor, k: Tensor, v: Tensor, slopes: Any, sinks: Any, score: Any, mask: Any, *options: Any
 ) -> tuple[Tensor, ...]:
-    made = replace(Options(*map(number, options)), lse=True, max_scores=True)
-    result: tuple[Tensor, ...] = call(q, k, v, made, slopes, sinks)
+    options_here = replace(Options(*map(number, options)), lse=True, max_scores=True)
+    result: tuple[Tensor, ...] = call(q, k, v, options_here, slopes, sinks)
     return result
 
 
@@ -127,17 +127,17 @@ def _run(module: GraphModule, operands: Sequence[Any]) -> Any:
     from neptune.functional.flex import operator_of
 
     bound = dict(zip((n for n in module.graph.nodes if n.op == "placeholder"), operands, strict=True))
-    asked = next(n for n in module.graph.nodes if _is(n, "attention_by_mods"))
-    q, k, v, slopes, sinks, score, mask, *given = torch.fx.node.map_arg(asked.args, lambda n: bound.get(n, n))
+    call = next(n for n in module.graph.nodes if _is(n, "attention_by_mods"))
+    q, k, v, slopes, sinks, score, mask, *given = torch.fx.node.map_arg(call.args, lambda n: bound.get(n, n))
     options = Options(*map(number, given))
-    made = _TRACED.get(module)
-    if made is None:
-        made = _traced(module, {"score_mod": score, "mask_mod": mask}, bound, of_scores(q))
+    mods_here = _TRACED.get(module)
+    if mods_here is None:
+        mods_here = _traced(module, {"score_mod": score, "mask_mod": mask}, bound, of_scores(q))
         if all(isinstance(x, Tensor) for x in operands):
-            _TRACED[module] = made
-    mods, read = made
-    found = operator_of(mods, options)(q, k, v, slopes, sinks, [_beside(q, bound[n]) for n in read])
-    o, *more = found if options.several else (found,)
+            _TRACED[module] = mods_here
+    mods, read = mods_here
+    results = operator_of(mods, options)(q, k, v, slopes, sinks, [_beside(q, bound[n]) for n in read])
+    o, *more = results if options.several else (results,)
     return tuple(
         o if n == "o" else more.pop(0) if n else q.new_empty(0) for n in ("o", options.lse, options.max_scores)
     )
@@ -154,15 +154,15 @@ def _is(node: Any, name: str) -> bool:
 
 def _traced(module: GraphModule, values: dict[str, Any], bound: dict[Node, Any], wide: str) -> tuple[Mods, list[Node]]:
     """The mods, and the graph's inputs that they read, in order."""
-    found: dict[str, Mod] = {}
+    mods: dict[str, Mod] = {}
     nodes: list[Node] = []
     for kind, value in values.items():
         if value is not None:
             function, held = _function(module, kind, value, bound, wide)
             by_value = {id(t): n for n, t in held.items()}
-            found[kind] = traced(function, kind, [p.name for m in found.values() for p in m.placeholders], wide, True)
-            nodes += [by_value[id(c.value)] for c in found[kind].tensors]
-    return Mods(found.get("score_mod"), found.get("mask_mod")), nodes
+            mods[kind] = traced(function, kind, [p.name for m in mods.values() for p in m.placeholders], wide, True)
+            nodes += [by_value[id(c.value)] for c in mods[kind].tensors]
+    return Mods(mods.get("score_mod"), mods.get("mask_mod")), nodes
 
 
 def _function(
@@ -174,24 +174,24 @@ def _function(
         if (node := left.pop()) not in needed:
             needed.add(node)
             left += node.all_input_nodes
-    graph, made, held = Graph(), dict[Node, Any](), dict[Node, Any]()
+    graph, copies, held = Graph(), dict[Node, Any](), dict[Node, Any]()
     scalars: list[Node | None] = [None] * (kind == "mask_mod")
     scalars += [graph.placeholder(n) for n in SIGNATURES[kind]]
     for node in module.graph.nodes:
         if node not in needed or _is(node, "mod_arguments"):
             continue
         if node.op == "placeholder":
-            made[node], held[node] = graph.placeholder(node.name), _stand_in(bound[node])
+            copies[node], held[node] = graph.placeholder(node.name), _stand_in(bound[node])
         elif node.target is operator.getitem and _is(node.args[0], "mod_arguments"):
-            made[node] = scalars[node.args[1]]
+            copies[node] = scalars[node.args[1]]
         elif node.op == "call_method" and node.target == "item":
             # A Python number that torch has made an input of: a float bends to the scores' dtype.
-            number: Any = made[node.args[0]]
+            number: Any = copies[node.args[0]]
             floats = bound[node.args[0]].is_floating_point()
-            made[node] = graph.call_method("to", (number, getattr(torch, wide))) if floats else number
+            copies[node] = graph.call_method("to", (number, getattr(torch, wide))) if floats else number
         else:
-            made[node] = graph.node_copy(node, made.__getitem__)
-    graph.output(made[value])
+            copies[node] = graph.node_copy(node, copies.__getitem__)
+    graph.output(copies[value])
     replayed, tensors = GraphModule(module, graph), {n.name: t for n, t in held.items()}
 
     def mod(*scalars: Any) -> Any:

@@ -22,10 +22,10 @@ POSITIONS = (0, NEARLY_ALL)
 
 def positions(indices: Iterable[Expr]) -> Known:
     """What is known of the indices that a mod is given."""
-    found = tuple(indices)
+    places = tuple(indices)
 
     def known(e: Expr) -> Interval | None:
-        return POSITIONS if any(e is i or e == i for i in found) else None
+        return POSITIONS if any(e is i or e == i for i in places) else None
 
     return known
 
@@ -46,11 +46,11 @@ def _narrow(x: Any) -> bool:
     return not isinstance(x, int) or holds("int32", (x, x))
 
 
-def rounded(e: Expr, made: torch.dtype, known: Known) -> Expr:
+def rounded(e: Expr, dtype: torch.dtype, known: Known) -> Expr:
     """`wrapped`, but that int64 of what are no data may stay int32."""
-    if made == torch.int64 and _narrow(e):
+    if dtype == torch.int64 and _narrow(e):
         return as_dtype(e, "int32")
-    return wrapped(cut(e, str(made).removeprefix("torch."), known), made)
+    return wrapped(cut(e, str(dtype).removeprefix("torch."), known), dtype)
 
 
 def cut(x: Any, dtype: str, known: Known) -> Any:

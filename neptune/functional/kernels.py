@@ -54,14 +54,14 @@ def structure(name: str, **options: Any) -> Structure:
     return Structure(name, tuple(sorted(options.items())))
 
 
-def program_of(of: Structure, make: Callable[[], Program]) -> Program:
+def program_of(kind: Structure, make: Callable[[], Program]) -> Program:
     """The Program of a structure, made once."""
-    found = _PROGRAMS.get(of)
-    if found is None:
+    program = _PROGRAMS.get(kind)
+    if program is None:
         if len(_PROGRAMS) >= REMEMBERED:
             _PROGRAMS.clear()
-        found = _PROGRAMS[of] = make()
-    return found
+        program = _PROGRAMS[kind] = make()
+    return program
 
 
 def first(
@@ -87,26 +87,26 @@ def settle(seconds: float | None = None) -> bool:
     return tiers.settle(seconds)
 
 
-def kernel_of(of: Structure, make: Callable[[], Program], args: Sequence[Any]) -> Kernel:
+def kernel_of(kind: Structure, make: Callable[[], Program], args: Sequence[Any]) -> Kernel:
     """The kernel of a structure for tensors of the device type of these, which are those of the first call; compiled
     once, by one thread."""
     device = args[0].device.type
-    found = _KERNELS.get((of, device))
-    if found is not None:
-        return found
+    kernel = _KERNELS.get((kind, device))
+    if kernel is not None:
+        return kernel
     with _LOCK:
-        if (of, device) not in _KERNELS:
-            program, target = program_of(of, make), chosen_on(device)
+        if (kind, device) not in _KERNELS:
+            program, target = program_of(kind, make), chosen_on(device)
             text = print_program(program), target
             if text not in _BY_TEXT:
                 _forget()
-                _tell(of, device)
+                _tell(kind, device)
                 takes_over = partial(_take_over, text)
-                made = first(program, TEMPLATES.get(of.operator), target, args, takes_over)
+                fresh = first(program, TEMPLATES.get(kind.operator), target, args, takes_over)
                 # Variants are for sizes on a GPU; a CPU runs one of them, so that no length waits for another.
-                _BY_TEXT[text] = made.with_params() if device == "cpu" else made
-            _KERNELS[of, device] = _BY_TEXT[text]
-        return _KERNELS[of, device]
+                _BY_TEXT[text] = fresh.with_params() if device == "cpu" else fresh
+            _KERNELS[kind, device] = _BY_TEXT[text]
+        return _KERNELS[kind, device]
 
 
 def _forget() -> None:
@@ -128,15 +128,15 @@ def _take_over(text: tuple[str, str], better: Kernel) -> None:
             _KERNELS[key] = better
 
 
-def run(of: Structure, make: Callable[[], Program], *args: Any, out: Any = None) -> Any:
+def run(kind: Structure, make: Callable[[], Program], *args: Any, out: Any = None) -> Any:
     """A call on tensors that fit the Program, then scalars, into `out`, new tensors by default. Of tensors without data
     it gives results without data."""
     if has_no_data(args[0]):
         if out is not None:
             return out
-        made = fake_results(Signature(program_of(of, make), args[0].device.type), args)
-        return made[0] if len(made) == 1 else tuple(made)
-    kernel = kernel_of(of, make, args)
+        fakes = fake_results(Signature(program_of(kind, make), args[0].device.type), args)
+        return fakes[0] if len(fakes) == 1 else tuple(fakes)
+    kernel = kernel_of(kind, make, args)
     return kernel(*args) if out is None else kernel(*args, out=out)
 
 
@@ -150,29 +150,29 @@ def compiled() -> Mapping[tuple[Structure, str], Kernel]:
     return dict(_KERNELS)
 
 
-def _tell(of: Structure, device: str) -> None:
+def _tell(kind: Structure, device: str) -> None:
     """Log that a structure is compiled, and what is new about it: the nearest one before differs in the least. Warn
     where there come many of one operator."""
     logs.configure(config.read().logs)
-    others = [(s, d) for s, d in _KERNELS if s.operator == of.operator]
+    others = [(s, d) for s, d in _KERNELS if s.operator == kind.operator]
     many = len(others) == MANY
     if not many and not LOG.isEnabledFor(logging.INFO):
         return
     if not others:
-        LOG.info("%s on %s: compiled for the first time", of.operator, device)
+        LOG.info("%s on %s: compiled for the first time", kind.operator, device)
         return
-    news = min((_news(of, device, o) for o in others), key=len)
-    LOG.info("%s on %s: compiled anew: %s", of.operator, device, news)
+    news = min((_news(kind, device, o) for o in others), key=len)
+    LOG.info("%s on %s: compiled anew: %s", kind.operator, device, news)
     if many:
-        wrong = f"neptune.functional.{of.operator} is compiled for the {MANY + 1}th time: {news}"
+        wrong = f"neptune.functional.{kind.operator} is compiled for the {MANY + 1}th time: {news}"
         why = "each number that an option has, or that a mod captures, makes a kernel of its own"
         hint = "have a mod read a tensor, torch.tensor(n); NEPTUNE_LOGS=recompiles tells of each kernel"
         warnings.warn(NeptunePerformanceWarning(f"{wrong}: {why}; {hint}"), stacklevel=frames_of_package() + 1)
 
 
-def _news(of: Structure, device: str, other: tuple[Structure, str]) -> str:
+def _news(kind: Structure, device: str, other: tuple[Structure, str]) -> str:
     """What differs: `dtype is float16, was float32`."""
-    now, before = ({**dict(s.options), "device": d} for s, d in ((of, device), other))
+    now, before = ({**dict(s.options), "device": d} for s, d in ((kind, device), other))
     return "; ".join(
         f"{n} is {_shown(now.get(n))}, was {_shown(before.get(n))}"
         for n in sorted({*now, *before})

@@ -94,8 +94,8 @@ class Mod:
         inputs = {id(c.value): (t, c.value) for c, t in zip(self.tensors, self.placeholders, strict=True)}
 
         def read(dim: Dim, e: Expr) -> None:
-            if e in axes and dim.of is not None and (found := Read(*dim.of, axes[e])) not in self.reads:
-                self.reads.append(found)
+            if e in axes and dim.of is not None and (access := Read(*dim.of, axes[e])) not in self.reads:
+                self.reads.append(access)
 
         try:
             e = answered(Translation(self.module, inputs, scalars, read, lambda: self.lengths.append(True)).value)
@@ -177,8 +177,8 @@ def traced(function: Any, kind: str, taken: Sequence[str] = (), wide: str = "flo
     names: list[str] = []
     for c in held.values():
         names.append(_name(c.name, {*taken, *names}))
-    made = tuple(_input(c.value, n, function, kind) for c, n in zip(held.values(), names, strict=True))
-    mod = Mod(kind, module, tuple(held.values()), made, *_asked(kind, function), mode.sized or mode.valued, wide)
+    inputs = tuple(_input(c.value, n, function, kind) for c, n in zip(held.values(), names, strict=True))
+    mod = Mod(kind, module, tuple(held.values()), inputs, *_asked(kind, function), mode.sized or mode.valued, wide)
     if mode.valued and stand_ins:
         raise _refusal(kind, function, ASKS, hint=INSTEAD)
     # What is no expression is refused here, and what is read at which index is known.
@@ -195,8 +195,8 @@ def refuse_wrapped(kind: str, function: Any, behind: Sequence[Captured]) -> None
         if c.kind == "tensor" and torch._C._functorch.is_batchedtensor(c.value):
             hint = f"a batch in q, k and v that the mod knows the member of: {c.name}[b, …]"
             raise _refusal(kind, function, f"it reads `{c.name}`, which torch.vmap goes over", hint=hint)
-        if c.kind == "tensor" and (found := derivative_of(c.value)) is not None:
-            raise _refusal(kind, function, f"`{c.name}` {found.wrong}", hint=found.instead.format(c.name))
+        if c.kind == "tensor" and (derivative := derivative_of(c.value)) is not None:
+            raise _refusal(kind, function, f"`{c.name}` {derivative.wrong}", hint=derivative.instead.format(c.name))
 
 
 def _input(value: torch.Tensor, name: str, function: Any, kind: str) -> Tensor:
@@ -284,8 +284,8 @@ def _shown(file: str) -> str:
 def _refusal(
     kind: str, function: Any, wrong: str, *, hint: str | None = None, where: str | None = None
 ) -> ExpressionError:
-    asked, place = _asked(kind, function)
-    return ExpressionError(asked, wrong, hint=hint, where=where or place)
+    request, place = _asked(kind, function)
+    return ExpressionError(request, wrong, hint=hint, where=where or place)
 
 
 def _asked(kind: str, function: Any) -> tuple[str, str | None]:

@@ -202,8 +202,10 @@ def check_tensors(name: str, given: dict[str, Any]) -> None:
 def refuse_gradients(name: str, given: Iterable[Any]) -> None:
     """Raise ShapeError where torch would have to differentiate the call."""
     for t in _tensors(given):
-        if (found := derivative_of(t)) is not None:
-            raise ShapeError(f"neptune.functional.{name}", f"a tensor {found.wrong}", hint=found.instead.format("x"))
+        if (derivative := derivative_of(t)) is not None:
+            raise ShapeError(
+                f"neptune.functional.{name}", f"a tensor {derivative.wrong}", hint=derivative.instead.format("x")
+            )
 
 
 def _tensors(given: Iterable[Any]) -> Iterator[torch.Tensor]:

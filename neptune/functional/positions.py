@@ -47,6 +47,6 @@ def rope(
         "layout": layout,
         "positions": positions is not None,
     }
-    of = structure(name, dtype=dtype, **options)
-    y: torch.Tensor = run(of, lambda: ropes.rope(dtype, **options), dense(input), *more)
+    kind = structure(name, dtype=dtype, **options)
+    y: torch.Tensor = run(kind, lambda: ropes.rope(dtype, **options), dense(input), *more)
     return y

@@ -49,8 +49,8 @@ def linear(
         "activation": activation,
         "trans_b": trans_b,
     }
-    of = structure(name, dtype=dtype, **has)
-    y: Tensor = run(of, lambda: linears.matmul(dtype, **has), rows, w, *more)
+    kind = structure(name, dtype=dtype, **has)
+    y: Tensor = run(kind, lambda: linears.matmul(dtype, **has), rows, w, *more)
     return y.reshape((*input.shape[:-1], n))
 
 
@@ -67,8 +67,8 @@ def gated_linear(input: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, acti
     (w, trans_b), (u, trans_u) = _as_it_lies(gate), _as_it_lies(up)
     if trans_b != trans_u:
         w, u, trans_b = gate.contiguous(), up.contiguous(), True
-    of = structure(name, dtype=dtype, activation=activation, trans_b=trans_b)
-    y: Tensor = run(of, lambda: linears.gated_linear(dtype, activation=activation, trans_b=trans_b), rows, w, u)
+    kind = structure(name, dtype=dtype, activation=activation, trans_b=trans_b)
+    y: Tensor = run(kind, lambda: linears.gated_linear(dtype, activation=activation, trans_b=trans_b), rows, w, u)
     return y.reshape((*input.shape[:-1], gate.shape[0]))
 
 
@@ -97,8 +97,8 @@ def lora_linear(
         check_size(name, "bias", bias, (n,), "a number per row of the weight")
         more.append(dense(bias))
     options: dict[str, Any] = {"rank": rank, "scale": scale, "bias": bias is not None}
-    of = structure(name, dtype=dtype, **options)
-    y: Tensor = run(of, lambda: linears.lora_linear(dtype, **options), rows, *more)
+    kind = structure(name, dtype=dtype, **options)
+    y: Tensor = run(kind, lambda: linears.lora_linear(dtype, **options), rows, *more)
     return y.reshape((*input.shape[:-1], n))
 
 
@@ -121,8 +121,8 @@ def quantised_linear(input: torch.Tensor, weight: torch.Tensor, scale: torch.Ten
         check_size(name, "scale", scale, (weight.shape[0],), "a number per row of the weight")
         more.append(dense(scale.float()))
     options: dict[str, Any] = {"to": to, "trans_b": trans_b, "scales": scale is not None, "out": dtype}
-    of = structure(name, dtype=dtype, **options)
-    y: Tensor = run(of, lambda: quantise_matmul(dtype, **options), rows, w, *more)
+    kind = structure(name, dtype=dtype, **options)
+    y: Tensor = run(kind, lambda: quantise_matmul(dtype, **options), rows, w, *more)
     return y.reshape((*input.shape[:-1], weight.shape[0]))
 
 
@@ -162,14 +162,14 @@ def linear_cross_entropy(
         "bias": bias is not None,
         "targets": str(target.dtype).removeprefix("torch."),
     }
-    of = structure(name, dtype=dtype, **options)
+    kind = structure(name, dtype=dtype, **options)
     flat = dense(target.reshape(-1))
 
     def make() -> Program:
         return cross_entropy.linear_cross_entropy(dtype, **options)
 
     _check_targets(name, flat, weight.shape[0], ignore_index)
-    loss: Tensor = run(of, make, rows, dense(weight), *more, flat)
+    loss: Tensor = run(kind, make, rows, dense(weight), *more, flat)
     if reduction == "none":
         return loss.reshape(target.shape)
     total = loss.sum()
@@ -182,8 +182,8 @@ def _check_targets(name: str, target: Tensor, classes: int, ignored: int) -> Non
         return
     wrong = ((target < 0) | (target >= classes)) & (target != ignored)
     if wrong.any():
-        at = int(wrong.nonzero()[0])
-        refuse(name, f"`target` {at} is {int(target[at])}", legal=[f"0 to {classes - 1}", f"ignore_index={ignored}"])
+        row = int(wrong.nonzero()[0])
+        refuse(name, f"`target` {row} is {int(target[row])}", legal=[f"0 to {classes - 1}", f"ignore_index={ignored}"])
 
 
 def _rows(name: str, x: Tensor, weight: Tensor) -> Tensor:

@@ -31,24 +31,24 @@ def _row_wise(name: str, x: Tensor, dim: int) -> Rows:
 def softmax(input: torch.Tensor, dim: int = -1) -> torch.Tensor:
     """exp(x) / Σ exp(x) along `dim`, computed in float32; of the shape and dtype of `input`."""
     rows, dtype = _row_wise("softmax", input, dim), dtype_of("softmax", input=input)
-    of = structure("softmax", dtype=dtype)
-    return rows.back(run(of, lambda: softmaxes.softmax(dtype), rows.flat))
+    kind = structure("softmax", dtype=dtype)
+    return rows.back(run(kind, lambda: softmaxes.softmax(dtype), rows.flat))
 
 
 @operator
 def log_softmax(input: torch.Tensor, dim: int = -1) -> torch.Tensor:
     """x - log Σ exp(x) along `dim`, computed in float32; of the shape and dtype of `input`."""
     rows, dtype = _row_wise("log_softmax", input, dim), dtype_of("log_softmax", input=input)
-    of = structure("log_softmax", dtype=dtype)
-    return rows.back(run(of, lambda: softmaxes.log_softmax(dtype), rows.flat))
+    kind = structure("log_softmax", dtype=dtype)
+    return rows.back(run(kind, lambda: softmaxes.log_softmax(dtype), rows.flat))
 
 
 @operator
 def logsumexp(input: torch.Tensor, dim: int = -1, keepdim: bool = False) -> torch.Tensor:
     """log Σ exp(x) along `dim`, computed in float32; of the dtype of `input`, without `dim` unless `keepdim`."""
     rows, dtype = _row_wise("logsumexp", input, dim), dtype_of("logsumexp", input=input)
-    of = structure("logsumexp", dtype=dtype)
-    y = rows.folded(run(of, lambda: softmaxes.logsumexp(dtype), rows.flat))
+    kind = structure("logsumexp", dtype=dtype)
+    y = rows.folded(run(kind, lambda: softmaxes.logsumexp(dtype), rows.flat))
     return y.unsqueeze(dim) if keepdim and input.dim() else y
 
 
@@ -66,8 +66,8 @@ def softmax_top_k(input: torch.Tensor, k: int, renormalise: bool = False) -> tup
     if not 1 <= k <= input.shape[-1]:
         refuse(name, f"k={k} of {input.shape[-1]}", legal=["a number from 1 to the length of the last dimension"])
     options: dict[str, Any] = {"k": k, "renormalise": renormalise}
-    found = run(structure(name, dtype=dtype, **options), lambda: route.softmax_top_k(dtype, **options), rows.flat)
-    weights, experts = (t.reshape((*input.shape[:-1], options["k"])) for t in found)
+    results = run(structure(name, dtype=dtype, **options), lambda: route.softmax_top_k(dtype, **options), rows.flat)
+    weights, experts = (t.reshape((*input.shape[:-1], options["k"])) for t in results)
     return weights, experts
 
 
@@ -84,8 +84,8 @@ def rms_norm(
     """
     rows, dtype, (g,) = _norm("rms_norm", input, normalized_shape, weight=weight)
     e = _epsilon(eps)
-    of = structure("rms_norm", dtype=dtype, eps=e, gain=g is not None)
-    return rows.back(run(of, lambda: norm.rms_norm(dtype, eps=e, gain=g is not None), rows.flat, *_given(g)))
+    kind = structure("rms_norm", dtype=dtype, eps=e, gain=g is not None)
+    return rows.back(run(kind, lambda: norm.rms_norm(dtype, eps=e, gain=g is not None), rows.flat, *_given(g)))
 
 
 @operator
@@ -99,8 +99,8 @@ def layer_norm(
     """(x - mean) / √(var + eps) · weight + bias over the last dimensions, which are `normalized_shape`."""
     rows, dtype, (g, b) = _norm("layer_norm", input, normalized_shape, weight=weight, bias=bias)
     has = {"gain": g is not None, "bias": b is not None}
-    of = structure("layer_norm", dtype=dtype, eps=eps, **has)
-    return rows.back(run(of, lambda: norm.layer_norm(dtype, eps=eps, **has), rows.flat, *_given(g, b)))
+    kind = structure("layer_norm", dtype=dtype, eps=eps, **has)
+    return rows.back(run(kind, lambda: norm.layer_norm(dtype, eps=eps, **has), rows.flat, *_given(g, b)))
 
 
 @operator
@@ -117,8 +117,8 @@ def add_rms_norm(
     dtype_of(name, input=input, residual=residual)
     check_size(name, "residual", residual, tuple(input.shape), "as input")
     e, other = _epsilon(eps), Rows.of(residual, width=len(normalized_shape))
-    of = structure(name, dtype=dtype, eps=e, gain=g is not None)
-    y, h = run(of, lambda: norm.add_rms_norm(dtype, eps=e, gain=g is not None), rows.flat, other.flat, *_given(g))
+    kind = structure(name, dtype=dtype, eps=e, gain=g is not None)
+    y, h = run(kind, lambda: norm.add_rms_norm(dtype, eps=e, gain=g is not None), rows.flat, other.flat, *_given(g))
     return rows.back(y), rows.back(h)
 
 
@@ -148,8 +148,8 @@ def group_norm(
     # The channels of a group are a size of the kernel even where neither weight nor bias tells it.
     g = input.new_ones(num_groups, each) if weight is None else dense(weight.reshape(num_groups, each))
     b = None if bias is None else dense(bias.reshape(num_groups, each))
-    of = structure(name, dtype=dtype, eps=eps, bias=b is not None)
-    y: Tensor = run(of, lambda: norm.group_norm(dtype, eps=eps, bias=b is not None), x, g, *_given(b))
+    kind = structure(name, dtype=dtype, eps=eps, bias=b is not None)
+    y: Tensor = run(kind, lambda: norm.group_norm(dtype, eps=eps, bias=b is not None), x, g, *_given(b))
     return y.reshape(input.shape)
 
 
@@ -160,8 +160,8 @@ def cosine_similarity(x1: torch.Tensor, x2: torch.Tensor, dim: int = 1, eps: flo
     dtype = dtype_of(name, x1=x1, x2=x2)
     x, y = UNTYPED.broadcast_tensors(x1, x2)
     left, right = _row_wise(name, x, dim), _row_wise(name, y, dim)
-    of = structure(name, dtype=dtype, eps=eps)
-    return left.folded(run(of, lambda: statistics.cosine_similarity(dtype, eps=eps), left.flat, right.flat))
+    kind = structure(name, dtype=dtype, eps=eps)
+    return left.folded(run(kind, lambda: statistics.cosine_similarity(dtype, eps=eps), left.flat, right.flat))
 
 
 def _norm(

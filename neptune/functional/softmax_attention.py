@@ -109,7 +109,7 @@ def call(
     if options.window is not None and options.window >= LONGEST:
         options = replace(options, causal=True, window=None)
     read = _read(mods, captured, sizes)
-    of = structure(
+    kind = structure(
         NAME,
         dtype=dtype,
         depth=int(depth),
@@ -121,10 +121,10 @@ def call(
         **{f.name: getattr(options, f.name) for f in fields(options) if f.name != "enable_gqa"},
     )
     # The expression reads what mods hold in an order of its own, and may read less.
-    inputs = program_of(of, lambda: program(of, mods)).inputs[3 + len(more) :]
+    inputs = program_of(kind, lambda: program(kind, mods)).inputs[3 + len(more) :]
     more += [read[b.name] for b in inputs]
     out = _laid_out_as(given_q, (batch, heads, s_q, v.shape[3]), options.several)
-    result = run(of, lambda: program(of, mods), *(dense(t) for t in (q, k, v)), *more, out=out)
+    result = run(kind, lambda: program(kind, mods), *(dense(t) for t in (q, k, v)), *more, out=out)
     o, *sums = result if options.several else (result,)
     o = o.reshape((*shape[:-1], v.shape[3]))
     return (o, *(t.reshape(shape[:-1]) for t in sums)) if options.several else o
@@ -151,9 +151,9 @@ def _laid_out_as(q: Tensor, sizes: tuple[Any, ...], several: int) -> Any:
     return (o, *(q.new_empty(sizes[:3], dtype=wide) for _ in range(several - 1))) if several else o
 
 
-def program(of: Structure, mods: Mods) -> Program:
+def program(kind: Structure, mods: Mods) -> Program:
     """The Program of a structure."""
-    o = dict(of.options)
+    o = dict(kind.options)
     heads, kv_heads = o["heads"] or (None, None)
     score, mask = mods.score, mods.mask
     return expression(

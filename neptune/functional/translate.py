@@ -55,8 +55,8 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         name = target.name().partition("::")[2].partition(".")[0]
         return target in own or name in FOLDS or hasattr(Translation, f"_do_{name.strip('_')}")
 
-    found: dict[Any, Callable[..., Any]] = {**core_aten_decompositions(), **get_decompositions(FURTHER)}
-    return {target: made for target, made in found.items() if not has(target)}
+    known: dict[Any, Callable[..., Any]] = {**core_aten_decompositions(), **get_decompositions(FURTHER)}
+    return {target: decomposition for target, decomposition in known.items() if not has(target)}
 
 
 class Translation:
@@ -174,8 +174,8 @@ class Translation:
         self.sized()
         dims = [dims] if isinstance(dims, int) else dims
         shape, dtype = tuple(val.shape), computed(val.dtype)
-        found = arrays.folded(FOLDS[name], x, dims, shape, dtype)
-        return arrays.mapped(lambda e: wrapped(e, val.dtype), [found], shape)
+        results = arrays.folded(FOLDS[name], x, dims, shape, dtype)
+        return arrays.mapped(lambda e: wrapped(e, val.dtype), [results], shape)
 
     def _do_mean(self, node: Node, x: Any, dims: Any = None, keep: bool = False, **_: Any) -> Any:
         val = node.meta["val"]
@@ -198,14 +198,14 @@ class Translation:
             raise Unsupported("it calls searchsorted with sorter=", hint="numbers that are sorted")
         return self._searched(node, node.args[0], node.args[1], ends, x, right or side == "right")
 
-    def _searched(self, node: Node, of: Any, what: Any, ends: Any, x: Any, right: bool) -> Any:
+    def _searched(self, node: Node, values: Any, what: Any, ends: Any, x: Any, right: bool) -> Any:
         if not isinstance(ends, Array) or len(ends.dims) != 1:
             raise Unsupported("it looks among numbers that are not one captured vector", hint=WRITES)
         self.sized()
-        made = node.meta["val"]
-        dtype = computed(promoted((of, what)))
+        meta = node.meta["val"]
+        dtype = computed(promoted((values, what)))
         return arrays.mapped(
-            lambda e: wrapped(arrays.counted_below(ends, e, dtype, right), made.dtype), [x], tuple(made.shape)
+            lambda e: wrapped(arrays.counted_below(ends, e, dtype, right), meta.dtype), [x], tuple(meta.shape)
         )
 
     def _do_index(self, node: Node, x: Any, index: Sequence[Any]) -> Any:

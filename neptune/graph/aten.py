@@ -62,14 +62,14 @@ def _mapped(row: Element) -> Row:
         def at(*exprs: Expr) -> Expr:
             own = iter(zip(values, exprs, strict=True))
             filled = [row.operand(a, common) if isinstance(a, Number | None) else met(*next(own)) for a in operands]
-            made = row.rule(computed(common), *filled, *args[row.operands :], **named)
-            made = bounded(as_torch(made, computed(common), up_to_nearly_all))
-            return cast(cast(made, name_of(dtype)), computed(dtype)) if dtype in SHORT else made
+            result = row.rule(computed(common), *filled, *args[row.operands :], **named)
+            result = bounded(as_torch(result, computed(common), up_to_nearly_all))
+            return cast(cast(result, name_of(dtype)), computed(dtype)) if dtype in SHORT else result
 
         def met(v: Value, e: Expr) -> Expr:
             # What has the digits of its dtype alone needs no rounding to it.
-            made: Expr = e if v.rounded and v.dtype == common else row.operand(e, common)
-            return made
+            operand: Expr = e if v.rounded and v.dtype == common else row.operand(e, common)
+            return operand
 
         return s.map(dtype, at, *values)
 
@@ -100,8 +100,8 @@ def _converted(s: Import, v: Value, to: torch.dtype) -> Value:
         whole = as_torch(as_dtype(e, into), into, up_to_nearly_all)
         return whole if kept == into else cast(cast(e, kept), into)
 
-    made = s.map(to, at, v)
-    return Value(made.groups, to, made.at, True, v.plain, v.indices)
+    converted = s.map(to, at, v)
+    return Value(converted.groups, to, converted.at, True, v.plain, v.indices)
 
 
 # --- constants -----------------------------------------------------------------------------------
@@ -121,9 +121,9 @@ def _filled(s: Import, node: Any, fill: Any) -> Value:
     dtype = node.meta["val"].dtype
     v = s.value(fill, like=dtype)
     e = v.at(())
-    made = as_dtype(e, computed(dtype)) if dtype != torch.bool else e if e.dtype == "bool" else ir.ne(e, 0)
+    filled = as_dtype(e, computed(dtype)) if dtype != torch.bool else e if e.dtype == "bool" else ir.ne(e, 0)
     groups = tuple(() if n == 1 else (AxisOf(n, True),) for n in map(size_of, node.meta["val"].shape))
-    return Value(groups, dtype, lambda _: made, indices=True)
+    return Value(groups, dtype, lambda _: filled, indices=True)
 
 
 @row(prims.iota.default)
@@ -162,8 +162,8 @@ def _dropped(v: Value, dims: Any, keep: bool) -> Value:
 
 def _reduce(s: Import, node: Any, word: str, x: Value, dims: Any, keep: bool) -> Value:
     over = _over(x, dims)
-    made = s.reduced(word, x, over, True, node.name) if over else x
-    return _dropped(made, dims, keep)
+    reduced = s.reduced(word, x, over, True, node.name) if over else x
+    return _dropped(reduced, dims, keep)
 
 
 @row(aten.amax.default, aten.amin.default)
@@ -323,8 +323,8 @@ def _var_mean(s: Import, node: Any, x: Any, dims: Any = None, *, correction: Any
     # torch divides by 0 where there are fewer elements than the correction.
     below = binary("max", binary("sub", n, Const(float(less), n.dtype)), Const(0.0, n.dtype)) if less else n
     variance = s.map(dtype, lambda e: binary("div", e, below), spread)
-    found = (_dropped(variance, dims, keepdim), _dropped(mean, dims, keepdim))
-    return found if pair else found[0]
+    results = (_dropped(variance, dims, keepdim), _dropped(mean, dims, keepdim))
+    return results if pair else results[0]
 
 
 # --- products ------------------------------------------------------------------------------------
@@ -339,5 +339,5 @@ def _mm(s: Import, node: Any, a: Any, b: Any) -> Value:
 def _addmm(s: Import, node: Any, c: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) -> Value:
     if beta != 1 or alpha != 1:
         raise Unsupported("alpha or beta other than 1")
-    made = matrix_product(s, node, s.value(a), s.value(b))
-    return s.map(made.dtype, lambda x, y: binary("add", x, y), made, s.value(c))
+    product = matrix_product(s, node, s.value(a), s.value(b))
+    return s.map(product.dtype, lambda x, y: binary("add", x, y), product, s.value(c))

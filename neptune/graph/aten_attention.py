@@ -47,17 +47,17 @@ def _attention(s: Import, node: Any, *_: Any, **__: Any) -> tuple[Value, ...]:
     factor = 1 / math.sqrt(int(depth)) if scale is None else float(scale)
     wide = torch.float32 if q.dtype in NARROW else q.dtype
     scores = matrix_product(s, node, q, _transposed(k), name="scores", dtype=wide)
-    made = s.map(wide, lambda e: binary("mul", e, factor), scores)
+    scaled = s.map(wide, lambda e: binary("mul", e, factor), scores)
     if bias is not None:
         b = s.value(bias)
         if b.dtype == torch.bool:
-            made = s.map(wide, lambda e, p: select(p, e, Const(-math.inf, e.dtype)), made, b)
+            scaled = s.map(wide, lambda e, p: select(p, e, Const(-math.inf, e.dtype)), scaled, b)
         else:
-            made = s.map(wide, lambda e, p: binary("add", e, cast(p, computed(wide))), made, b)
+            scaled = s.map(wide, lambda e, p: binary("add", e, cast(p, computed(wide))), scaled, b)
     if o.get("is_causal"):
         # torch's is top-left: query i sees the keys up to i.
-        made = _causal(s, wide, made)
-    score, _t = s.stage(made, "score")
+        scaled = _causal(s, wide, scaled)
+    score, _t = s.stage(scaled, "score")
     last = len(score.groups) - 1
     m = s.reduced("max", score, [last], True, "m")
     p, _t = s.stage(s.map(wide, lambda e, t: op("exp", binary("sub", e, t)), score, m), "p")

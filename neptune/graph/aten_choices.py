@@ -34,29 +34,29 @@ def chosen(s: Import, node: Any, v: Value, dim: int, word: str, k: int) -> tuple
         return s.map(torch.bool, lambda e: ir.ne(e, 0), value), index
     if len(v.groups[d]) > 1:
         v = merge_group(v, d, s.sizes)
-    at = v.starts(d)
-    rest = [p for p in range(len(v.axes)) if p != at and not v.axes[p].free]
-    axis = Axis("r", "int32", ZERO, s.sizes.expr(v.axes[at].size))
+    start = v.starts(d)
+    rest = [p for p in range(len(v.axes)) if p != start and not v.axes[p].free]
+    axis = Axis("r", "int32", ZERO, s.sizes.expr(v.axes[start].size))
 
     def body(*i: Expr) -> Any:
         point: list[Expr] = [ZERO] * len(v.axes)
         for p, e in zip(rest, i, strict=True):
             point[p] = e
-        point[at] = axis
+        point[start] = axis
         return choice(word, narrowed(v.at(tuple(point))), axis, None)
 
     family: Any = compute([s.sizes.expr(v.axes[p].size) for p in rest], body, s.named(node.name))
     best: tuple[AxisOf, ...] = () if k == 1 else (AxisOf(k),)
     groups = (*v.groups[:d], best, *v.groups[d + 1 :])
     # The axis of the best stands where that of the elements stood; a single best has none.
-    places = [p - (k == 1 and p > at) for p in rest]
+    places = [p - (k == 1 and p > start) for p in rest]
 
     def pick(tensors: Any, dtype: str) -> Any:
         def read(i: Index) -> Expr:
             index = tuple(i[p] for p in places)
             e: Expr = tensors[-1](*index)
             for n, t in reversed(list(enumerate(tensors[:-1]))):
-                e = select(ir.eq(i[at], n), t(*index), e)
+                e = select(ir.eq(i[start], n), t(*index), e)
             return cast(e, dtype)
 
         return read

@@ -45,11 +45,11 @@ class Backend:
     reports: list[Report] = field(default_factory=list)
 
     def __call__(self, module: GraphModule, inputs: Sequence[Any], **_: Any) -> Callable[..., Any]:
-        made = self._compiled(module, inputs)
+        function = self._compiled(module, inputs)
 
         def run(*args: Any) -> Any:
             # Compiled graphs, Inductor's too, know no tangents: operators of torch alone do.
-            return module(*args) if takes_tangents() else made(*args)
+            return module(*args) if takes_tangents() else function(*args)
 
         return run
 
@@ -66,14 +66,14 @@ class Backend:
         def forward(gm: GraphModule, example_inputs: Sequence[Any]) -> Any:
             return compiled_rest(self._rewritten(gm, example_inputs), example_inputs, device_of(example_inputs))
 
-        made: Callable[..., Any] = aot_module_simplified(
+        function: Callable[..., Any] = aot_module_simplified(
             module,
             list(inputs),
             fw_compiler=forward,
             inference_compiler=forward,
             decompositions=select_decomp_table(),
         )
-        return made
+        return function
 
     def _rewritten(self, module: GraphModule, example: Sequence[Any]) -> GraphModule:
         """The graph with Neptune's kernels in it; as it was where anything is in the way."""
@@ -113,10 +113,10 @@ class Backend:
             regions, reasons = proposed(graph, refused)
             choices: list[Judged] = []
             for region in regions:
-                made = self._choice(region, device)
-                choices.append(made)
-                if made.boundary is not None:
-                    refused[made.boundary] = made.why
+                choice_here = self._choice(region, device)
+                choices.append(choice_here)
+                if choice_here.boundary is not None:
+                    refused[choice_here.boundary] = choice_here.why
                     break
             else:
                 for c in choices:
@@ -124,14 +124,14 @@ class Backend:
                 return choices, reasons
 
     def _choice(self, region: Any, device: str) -> Judged:
-        found = {t.device.type for n in region.nodes if isinstance(t := n.meta.get("val"), torch.Tensor)}
-        if len(found) > 1:
-            return Judged(region, False, f"tensors of several devices: {', '.join(sorted(found))}")
+        devices = {t.device.type for n in region.nodes if isinstance(t := n.meta.get("val"), torch.Tensor)}
+        if len(devices) > 1:
+            return Judged(region, False, f"tensors of several devices: {', '.join(sorted(devices))}")
         try:
-            made = choice(region, self.target or chosen_on(found.pop() if found else device), self.take)
-            if made.taken and made.made is not None and not _are_narrow(made.made.scalars):
-                return replace(made, taken=False, why="a number that a kernel is passed does not fit 32 bits")
-            return made
+            judged = choice(region, self.target or chosen_on(devices.pop() if devices else device), self.take)
+            if judged.taken and judged.made is not None and not _are_narrow(judged.made.scalars):
+                return replace(judged, taken=False, why="a number that a kernel is passed does not fit 32 bits")
+            return judged
         except Exception as error:
             # A graph that cannot be imported must still run: whatever is wrong, Inductor has it.
             LOG.warning("region %s is left: %s", region.name, str(error).splitlines()[0] if str(error) else repr(error))
@@ -160,26 +160,26 @@ def _text(module: GraphModule) -> tuple[str, ...]:
 
 def _looked_at(graph: torch.fx.Graph, index: Node, size: Any) -> Node:
     """A node that raises where an index leads out of a dimension; a kernel that takes its result runs behind it."""
-    made = graph.call_function(torch.ops.neptune_graph.check_index.default, (index, size))
-    made.meta["val"] = index.meta["val"].new_empty(0)
-    return made
+    checked = graph.call_function(torch.ops.neptune_graph.check_index.default, (index, size))
+    checked.meta["val"] = index.meta["val"].new_empty(0)
+    return checked
 
 
 def replace_region(module: GraphModule, c: Judged) -> None:
     """Put a call of the kernel's operator in the place of a region's results."""
     assert c.made is not None and c.kernel is not None
-    graph, made = module.graph, c.made
-    vals = [n.meta["val"] for n in made.outputs]
-    serves = serving(c.kernel, made.program, tuple(example_sizes(made).items()))
-    op = operator(serves, c.region.name, tuple(map(Result.of, vals)), made.merges, bool(made.gathers))
+    graph, compiled = module.graph, c.made
+    vals = [n.meta["val"] for n in compiled.outputs]
+    serves = serving(c.kernel, compiled.program, tuple(example_sizes(compiled).items()))
+    op = operator(serves, c.region.name, tuple(map(Result.of, vals)), compiled.merges, bool(compiled.gathers))
     last = c.region.nodes[-1]
-    assert len(set(made.inputs)) == len(made.inputs)
+    assert len(set(compiled.inputs)) == len(compiled.inputs)
     sizes = SizeNodes(graph, last.next)
     shapes = [[sizes.node(d) for d in v.shape] for v in vals]
-    scalars = [sizes.node_of(e) for e in made.scalars]
+    scalars = [sizes.node_of(e) for e in compiled.scalars]
     with graph.inserting_before(sizes.before):
-        looked_at = [_looked_at(graph, index, sizes.node_of(n)) for index, n in made.gathers]
-        anchor = graph.call_function(op, (*made.inputs, scalars, *shapes, *([looked_at] if looked_at else [])))
+        looked_at = [_looked_at(graph, index, sizes.node_of(n)) for index, n in compiled.gathers]
+        anchor = graph.call_function(op, (*compiled.inputs, scalars, *shapes, *([looked_at] if looked_at else [])))
     anchor.meta["val"] = vals[0] if len(vals) == 1 else tuple(vals)
     results: list[Node] = [anchor]
     if len(vals) > 1:
@@ -190,7 +190,7 @@ def replace_region(module: GraphModule, c: Judged) -> None:
                 one.meta["val"] = v
                 results.insert(0, one)
     own = set(c.region.nodes)
-    for old, new in zip(made.outputs, results, strict=True):
+    for old, new in zip(compiled.outputs, results, strict=True):
         for u in list(old.users):
             if u not in own and u not in (anchor, *results):
                 u.replace_input_with(old, new)

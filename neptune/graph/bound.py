@@ -90,8 +90,8 @@ def _operands(n: Node) -> list[Node]:
     if n.target in ATTENTION:
         o = options(n)
         return [_source(o[x]) for x in ("query", "key", "value")]
-    found: Any = n.args[-2:]
-    return [_source(x) for x in found]
+    last_two: Any = n.args[-2:]
+    return [_source(x) for x in last_two]
 
 
 def _multiplied(n: Node, machine: Machine) -> float:
@@ -118,7 +118,7 @@ def _source(x: Node) -> Node:
 def _groups(inside: set[Node]) -> list[set[Node]]:
     """Connected groups of what is neither a product nor a view nor made of nothing."""
     left = {n for n in inside if n.target not in EXTERN and n.target not in VIEWS and _reads(n)}
-    found = []
+    groups = []
     while left:
         group, todo = set[Node](), [next(iter(left))]
         while todo:
@@ -128,9 +128,9 @@ def _groups(inside: set[Node]) -> list[set[Node]]:
             group.add(n)
             todo += [*n.all_input_nodes, *n.users]
         if group & left:
-            found.append(group & left)
+            groups.append(group & left)
         left -= group
-    return found
+    return groups
 
 
 def _reads(n: Node) -> bool:

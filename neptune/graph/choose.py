@@ -55,21 +55,21 @@ def choice(region: Region, target: str, take: Take) -> Judged:
     bound = bound_of(region.nodes, machine)
     if take == "predicted" and bound.launches <= 1 and not bound.products:
         return Judged(region, False, "one pass over memory, as Inductor's kernel is", bound=bound)
-    made = answered(imported, region.nodes, region.outputs, region.name)
-    if isinstance(made, Unsupported):
-        return Judged(region, False, f"not expressed: {made}", bound=bound, boundary=made.node)
-    sizes = example_sizes(made)
-    kernel = _compiled(made.program, target, tuple(sizes.items()))
+    importing = answered(imported, region.nodes, region.outputs, region.name)
+    if isinstance(importing, Unsupported):
+        return Judged(region, False, f"not expressed: {importing}", bound=bound, boundary=importing.node)
+    sizes = example_sizes(importing)
+    kernel = _compiled(importing.program, target, tuple(sizes.items()))
     if isinstance(kernel, NeptuneError):
-        return Judged(region, False, f"not compiled: {_short(kernel)}", made, bound=bound)
+        return Judged(region, False, f"not compiled: {_short(kernel)}", importing, bound=bound)
     us = predicted(kernel, sizes)
     if take == "all":
-        return Judged(region, True, 'take="all"', made, kernel, us, bound)
+        return Judged(region, True, 'take="all"', importing, kernel, us, bound)
     if us is None:
-        return Judged(region, False, "the cost model predicts nothing for it", made, kernel, None, bound)
+        return Judged(region, False, "the cost model predicts nothing for it", importing, kernel, None, bound)
     taken = us < bound.us
     word = "below" if taken else "not below"
-    return Judged(region, taken, f"predicted time {word} the bound for Inductor", made, kernel, us, bound)
+    return Judged(region, taken, f"predicted time {word} the bound for Inductor", importing, kernel, us, bound)
 
 
 def _short(error: NeptuneError) -> str:
@@ -105,15 +105,17 @@ def serving(kernel: Kernel, program: Program, sizes: tuple[tuple[str, int], ...]
     return Serving(kernel, program, dict(sizes))
 
 
-def example_sizes(made: Imported) -> dict[str, int]:
+def example_sizes(region: Imported) -> dict[str, int]:
     """The sizes of a Program in the example that a graph was traced with."""
     sizes: dict[str, int] = {}
-    for buffer, node, merges in zip(made.program.inputs, made.inputs, made.merges, strict=True):
+    for buffer, node, merges in zip(region.program.inputs, region.inputs, region.merges, strict=True):
         shape = [hint(n) for n in node.meta["val"].shape]
         for d in merges:
             shape[d : d + 2] = [shape[d] * shape[d + 1]]
         sizes |= {d.name: n for d, n in zip(buffer.shape, shape, strict=True) if isinstance(d, Var)}
-    sizes |= {name: made.example[d] for name, d in zip(made.passed, made.scalars, strict=True) if d in made.example}
+    sizes |= {
+        name: region.example[d] for name, d in zip(region.passed, region.scalars, strict=True) if d in region.example
+    }
     return sizes
 
 
@@ -121,10 +123,10 @@ def predicted(kernel: Kernel, sizes: Mapping[str, int]) -> float | None:
     """The microseconds that the cost model says of the variant for these sizes."""
     if not sizes.keys() >= set(sizes_of(kernel.executable.loops)):
         return None
-    of = kernel.executable
-    artifact = (of if of.members is None else of.members.of(sizes)).artifact
+    executable = kernel.executable
+    artifact = (executable if executable.members is None else executable.members.of(sizes)).artifact
     loops = parse_program(artifact.programs["loops"])
     tiles = parse_tiles(artifact.programs["tile"], parse_program(artifact.declarations))
     subject = subject_of(loops, tiles, artifact.params, sizes, {}, machine_for(parse_target(artifact.target)))
-    found = subject.prediction
-    return None if found is None else float(found.us)
+    prediction = subject.prediction
+    return None if prediction is None else float(prediction.us)

@@ -69,8 +69,8 @@ class Imported:
 
 def tensor_of(node: Any) -> torch.Tensor | None:
     """The fake tensor that a node stands for; None where it stands for something else."""
-    found = node.meta.get("val") if isinstance(node, Node) else None
-    return found if isinstance(found, torch.Tensor) else None
+    value = node.meta.get("val") if isinstance(node, Node) else None
+    return value if isinstance(value, torch.Tensor) else None
 
 
 def _dims(node: Node) -> Sequence[Any]:
@@ -91,15 +91,15 @@ def imported(nodes: Sequence[Node], outputs: Sequence[Node], name: str) -> Impor
     results: dict[Node, Tensor] = {}
     for node in nodes:
         with _blamed(node):
-            made = _made(s, node)
-            if isinstance(made, Value):
+            value = _made(s, node)
+            if isinstance(value, Value):
                 if node in outputs:
-                    made, results[node] = _result(s, node, made)
-                elif not made.plain and not made.indices and node.target not in VIEWS and _readers(node, inside) > 1:
-                    made, _ = s.stage(made, node.name)
-            for v in (made,) if isinstance(made, Value) else made:
+                    value, results[node] = _result(s, node, value)
+                elif not value.plain and not value.indices and node.target not in VIEWS and _readers(node, inside) > 1:
+                    value, _ = s.stage(value, node.name)
+            for v in (value,) if isinstance(value, Value) else value:
                 _written(v)
-            s.values[node] = made  # type: ignore[assignment]
+            s.values[node] = value  # type: ignore[assignment]
     outs, ins, merges = merged([results[n] for n in outputs], [s.inputs[a] for a in tensors])
     program = _built(s, outs, ins, name)
     bound = {d.name for b in program.inputs for d in b.shape if isinstance(d, Var)}
@@ -142,9 +142,9 @@ def _blamed(node: Node) -> Iterator[None]:
         raise
     except (NeptuneError, TypeError) as error:
         wrong = str(error).partition("\n")[0] if isinstance(error, TypeError) else error.wrong
-        found = Unsupported(f"{node.target}: {wrong}")
-        found.node = node
-        raise found from error
+        refusal = Unsupported(f"{node.target}: {wrong}")
+        refusal.node = node
+        raise refusal from error
 
 
 def _written(v: Value) -> None:

@@ -53,18 +53,18 @@ class Import:
 
     def named(self, name: str) -> str:
         """A name that no tensor has yet, and that does not tell one layer of a model from the next."""
-        found = unique(usable(re.sub(r"_\d+$", "", name)), self.names)
-        self.names.add(found)
-        return found
+        unused = unique(usable(re.sub(r"_\d+$", "", name)), self.names)
+        self.names.add(unused)
+        return unused
 
     def value(self, x: Any, like: torch.dtype | None = None) -> Value:
         """The value of an argument: of a node, or a Python number in the dtype `like`."""
         if isinstance(x, torch.fx.Node):
             if x in self.values:
                 return self.values[x]
-            found = x.meta.get("val")
-            if isinstance(found, torch.SymInt | int):
-                return self.size(size_of(found))
+            meta = x.meta.get("val")
+            if isinstance(meta, torch.SymInt | int):
+                return self.size(size_of(meta))
             raise Unsupported(f"`{x.name}`, which is no tensor")
         if isinstance(x, torch.SymInt | sympy.Expr):
             return self.size(size_of(x))
@@ -131,8 +131,8 @@ class Import:
             point = list(_spread(i, used, len(v.axes)))
             for k, a in zip(over, axes, strict=True):
                 point[k] = a
-            made: Reduction = make(narrowed(v.at(tuple(point))), axes)
-            return made
+            reduction: Reduction = make(narrowed(v.at(tuple(point))), axes)
+            return reduction
 
         t = compute([self.sizes.expr(v.axes[k].size) for k in used], body, self.named(name))
         places = [rest.index(k) for k in used]

@@ -31,9 +31,9 @@ def _check_index(index: torch.Tensor, size: int) -> torch.Tensor:
     """An empty tensor. Raises ShapeError for an index of a gather outside of [0, size), which torch refuses too, where
     it may be looked at."""
     if may_look(index) and bool((wrong := (index < 0) | (index >= size)).any()):
-        found = int(index[wrong][0])
+        first = int(index[wrong][0])
         raise ShapeError(
-            "gather in a fused region", f"index {found} of a dimension of {size}", legal=[f"0 to {size - 1}"]
+            "gather in a fused region", f"index {first} of a dimension of {size}", legal=[f"0 to {size - 1}"]
         )
     return index.new_empty(0)
 
@@ -56,7 +56,7 @@ class Result(NamedTuple):
     @staticmethod
     def of(t: torch.Tensor) -> Result:
         """That of a fake tensor, whose elements lie side by side; of others nothing is asked."""
-        strides, sizes = ([hint(n) for n in of] for of in (t.stride(), t.shape))
+        strides, sizes = ([hint(n) for n in numbers] for numbers in (t.stride(), t.shape))
         order = sorted(range(t.dim()), key=lambda d: (-strides[d], d))
         behind = [prod(sizes[d] for d in order[k + 1 :]) for k in range(len(order))]
         dense = all(sizes[d] == 1 or strides[d] == n for d, n in zip(order, behind, strict=True))
@@ -99,8 +99,8 @@ def operator(
 
     def fake(*args: Any) -> Any:
         shapes = zip(results, args[n + 1 : behind], strict=True)
-        found = tuple(r.laid(args[0].new_empty(s, dtype=r.dtype)) for r, s in shapes)
-        return found if len(found) > 1 else found[0]
+        fakes = tuple(r.laid(args[0].new_empty(s, dtype=r.dtype)) for r, s in shapes)
+        return fakes if len(fakes) > 1 else fakes[0]
 
     _LIBRARY.impl(own, launch, "CompositeExplicitAutograd")
     torch.library.register_fake(f"neptune_graph::{own}", fake, lib=_LIBRARY)

@@ -39,15 +39,15 @@ def merged(outputs: Sequence[Tensor], inputs: Sequence[Tensor]) -> tuple[list[Te
 def _together(outputs: Sequence[Tensor], p: int) -> set[Pair] | None:
     """The pairs that have to be merged with dimensions p and p + 1 of the first output; None where some cannot be."""
     tensors = reachable(outputs)
-    found: set[Pair] = set()
+    together: set[Pair] = set()
     todo: list[Pair] = [(outputs[0], p)]
     while todo:
         t, d = todo.pop()
-        if (t, d) in found:
+        if (t, d) in together:
             continue
-        if d + 1 >= len(t.shape) or any(u is t and e != d for u, e in found) or len(t.family) > 1:
+        if d + 1 >= len(t.shape) or any(u is t and e != d for u, e in together) or len(t.family) > 1:
             return None
-        found.add((t, d))
+        together.add((t, d))
         if t.body is not None:
             reads = _read_at(t.body, t.body.axes[d], t.body.axes[d + 1])
             if reads is None:
@@ -59,7 +59,7 @@ def _together(outputs: Sequence[Tensor], p: int) -> set[Pair] | None:
                 if read_by < 0:
                     return None
                 todo.append((user, read_by))
-    return found if _shares_an_operand(found) and _sizes_vanish(tensors, found) else None
+    return together if _shares_an_operand(together) and _sizes_vanish(tensors, together) else None
 
 
 def _shares_an_operand(pairs: set[Pair]) -> bool:
@@ -73,17 +73,17 @@ def _shares_an_operand(pairs: set[Pair]) -> bool:
 
 def _read_at(body: Body, a: Axis, b: Axis) -> list[Pair] | None:
     """The pairs that are read at two loops of a stage; None where either stands anywhere else."""
-    found: list[Pair] = []
+    pairs: list[Pair] = []
     for e in body.exprs:
         loose = sum(x in (a, b) for x in walk(e) if isinstance(x, Axis))
         for r in (x for x in walk(e) if isinstance(x, Read)):
             own = [k for k, i in enumerate(r.index) if i is a]
             if own and own[0] + 1 < len(r.index) and r.index[own[0] + 1] is b:
-                found.append((r.source, own[0]))
+                pairs.append((r.source, own[0]))
                 loose -= 2
         if loose:
             return None
-    return found
+    return pairs
 
 
 def _readers(user: Tensor, t: Tensor, d: int) -> int | None:
@@ -91,13 +91,13 @@ def _readers(user: Tensor, t: Tensor, d: int) -> int | None:
     it, -1 where it reads it at anything else."""
     assert user.body is not None
     axes = user.body.axes
-    at: set[int] = set()
+    places: set[int] = set()
     for e in user.body.exprs:
         for r in (x for x in walk(e) if isinstance(x, Read) and x.source is t):
             first = [k for k, a in enumerate(axes) if r.index[d] is a]
             together = bool(first) and first[0] + 1 < len(axes) and r.index[d + 1] is axes[first[0] + 1]
-            at.add(first[0] if together else -1)
-    return None if not at else at.pop() if len(at) == 1 else -1
+            places.add(first[0] if together else -1)
+    return None if not places else places.pop() if len(places) == 1 else -1
 
 
 def _sizes_vanish(tensors: Sequence[Tensor], pairs: set[Pair]) -> bool:
@@ -121,10 +121,10 @@ def _values(tensors: Sequence[Tensor]) -> Iterator[Expr]:
 def _rebuilt(
     outputs: Sequence[Tensor], inputs: Sequence[Tensor], pairs: set[Pair]
 ) -> tuple[list[Tensor], list[Tensor]]:
-    at = dict(pairs)
+    places = dict(pairs)
     new: dict[Tensor, Tensor] = {}
     for t in reachable(outputs):
-        d = at.get(t)
+        d = places.get(t)
         shape = t.shape if d is None else (*t.shape[:d], _size(t.shape[d], t.shape[d + 1]), *t.shape[d + 2 :])
         if t.body is None:
             new[t] = replace(t, shape=shape)
@@ -134,7 +134,7 @@ def _rebuilt(
             one = Axis(axes[d].name, "int32", ZERO, shape[d])
             axes = (*axes[:d], one, *axes[d + 2 :])
         swap = {} if d is None else {t.body.axes[d]: axes[d]}
-        new[t] = replace(t, shape=shape, body=_body(t.body, axes, swap, at, new))
+        new[t] = replace(t, shape=shape, body=_body(t.body, axes, swap, places, new))
     for family in {id(t.family): t.family for t in new if t.family}.values():
         members = [new[t] for t in family]
         for m in members:
@@ -151,14 +151,14 @@ def _size(a: Expr, b: Expr) -> Expr:
 
 
 def _body(
-    body: Body, axes: tuple[Axis, ...], swap: dict[Axis, Axis], at: dict[Tensor, int], new: dict[Tensor, Tensor]
+    body: Body, axes: tuple[Axis, ...], swap: dict[Axis, Axis], places: dict[Tensor, int], new: dict[Tensor, Tensor]
 ) -> Body:
     def one(e: Expr) -> Expr | None:
         if isinstance(e, Axis):
             return swap.get(e)
         if isinstance(e, Read):
             index = [rewrite(i, one) for i in e.index]
-            d = at.get(e.source)
+            d = places.get(e.source)
             if d is not None:
                 del index[d + 1]
             source = new[e.source]

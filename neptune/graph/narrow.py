@@ -45,16 +45,16 @@ def narrowed(e: Expr) -> Expr:
         exact = isinstance(inner, Cast) and inner.dtype == WIDE and inner.arg.dtype == SMALL
         return cast(inner.arg, e.dtype) if exact and isinstance(inner, Cast) else e
     small = [_small(a) for a in (e.parts[1:] if isinstance(e, Select) else e.parts)]
-    found = [s for s in small if s is not None]
-    if not found or len(found) < len(small):
+    kept = [s for s in small if s is not None]
+    if not kept or len(kept) < len(small):
         return e
     if isinstance(e, Select):
-        return e if all(isinstance(s, Const) for s in found) else cast(select(e.pred, *found), WIDE)
+        return e if all(isinstance(s, Const) for s in kept) else cast(select(e.pred, *kept), WIDE)
     if isinstance(e, Op) and e.name in COMPARED:
-        return op(e.name, *found)
+        return op(e.name, *kept)
     if isinstance(e, Op) and e.name in ARITHMETIC:
-        made = op(e.name, *found)
-        return cast(made, WIDE) if fits(made) else e
+        smaller = op(e.name, *kept)
+        return cast(smaller, WIDE) if fits(smaller) else e
     return e
 
 

@@ -159,8 +159,8 @@ def below_own_maximum(e: Expr) -> bool:
     fold = m.source.body.value
     if fold.reducer != "max":
         return False
-    at = dict(zip(m.source.body.axes, m.index, strict=True))
-    folded = put(fold.values[0], at)
+    point = dict(zip(m.source.body.axes, m.index, strict=True))
+    folded = put(fold.values[0], point)
     free = dict.fromkeys(fold.axes)
     return matches(folded, x, free)
 
@@ -172,13 +172,13 @@ def inlined(e: Expr) -> Expr:
     return e
 
 
-def put(e: Expr, at: Any) -> Expr:
+def put(e: Expr, point: Any) -> Expr:
     """The expression with axes replaced, also in the indices of reads."""
 
     def one(x: Expr) -> Expr | None:
         if isinstance(x, Axis):
-            found: Expr | None = at.get(x)
-            return found
+            put_in: Expr | None = point.get(x)
+            return put_in
         if isinstance(x, Read):
             return Read(x.buffer, tuple(rewrite(i, one) for i in x.index), x.dtype, source=x.source)
         return None

@@ -66,8 +66,8 @@ def known(node: Node) -> str | None:
     if node.target in ATTENTION and any(u.target is not getitem or u.args[1] != 0 for u in node.users):
         return "more than its first result is read"
     val = node.meta.get("val")
-    found = val if isinstance(val, tuple | list) else [val]
-    for t in found:
+    values = val if isinstance(val, tuple | list) else [val]
+    for t in values:
         if isinstance(t, torch.Tensor) and t.dtype not in NAMES:
             return f"the dtype {str(t.dtype).removeprefix('torch.')}"
     return None
@@ -79,21 +79,21 @@ def proposed(graph: Graph, refused: Mapping[Node, str]) -> tuple[tuple[Region, .
     reasons = {n: why for n in graph.nodes if n.op == "call_function" and (why := known(n)) is not None} | dict(refused)
     reasons |= {n: reasons[f] for n in graph.nodes if n.target is getitem and (f := n.args[0]) in reasons}
     taken: set[Node] = set()
-    found: list[Region] = []
+    regions: list[Region] = []
     order = {n: k for k, n in enumerate(graph.nodes)}
     for anchors in _chains(graph, reasons):
         region = _grown(sorted(anchors, key=order.__getitem__), order, reasons, taken)
         if isinstance(region, str):
             reasons.update(dict.fromkeys(anchors, region))
             continue
-        found.append(region)
+        regions.append(region)
         taken.update(region.nodes)
     for n in graph.nodes:
         if n.op == "call_function" and n not in taken and n not in reasons:
             reasons[n] = "no chain of reductions: " + (
                 "a product by itself" if n.target in PRODUCTS else "a map, a view or sizes"
             )
-    return tuple(found), reasons
+    return tuple(regions), reasons
 
 
 # --- anchors --------------------------------------------------------------------------------------
@@ -116,8 +116,8 @@ def _chains(graph: Graph, reasons: Mapping[Node, str]) -> list[set[Node]]:
         alone = not any(x.target in PRODUCTS for x in chain_of[b]) and all(x.target in PRODUCTS for x in chain_of[a])
         if alone and len(chain_of[a]) == 1:
             _unite(chain_of, a, b)
-    found = {id(c): c for c in chain_of.values()}
-    return [c for c in found.values() if len(c) > 1 or not c & {x for x in c if x.target in PRODUCTS}]
+    by_id = {id(c): c for c in chain_of.values()}
+    return [c for c in by_id.values() if len(c) > 1 or not c & {x for x in c if x.target in PRODUCTS}]
 
 
 def _unite(chain_of: dict[Node, set[Node]], a: Node, b: Node) -> None:
@@ -128,7 +128,7 @@ def _unite(chain_of: dict[Node, set[Node]], a: Node, b: Node) -> None:
 
 def _next(anchor: Node, reasons: Mapping[Node, str]) -> list[Node]:
     """The anchors that are reached through maps and views alone."""
-    found: dict[Node, None] = {}
+    following: dict[Node, None] = {}
     seen: set[Node] = set()
     todo = list(anchor.users)
     while todo:
@@ -137,10 +137,10 @@ def _next(anchor: Node, reasons: Mapping[Node, str]) -> list[Node]:
             continue
         seen.add(n)
         if n.target in ANCHORS:
-            found[n] = None
+            following[n] = None
         else:
             todo += n.users
-    return list(found)
+    return list(following)
 
 
 # --- what else is part of it ------------------------------------------------------------------------

@@ -37,16 +37,16 @@ def as_inductor_sees_it(module: GraphModule, device: str) -> GraphModule:
     if inductor_here(device) is not None:
         return module
     there = joint_passes(copied(module))
-    own, found = (sum(n.target in ATTENTION for n in m.graph.nodes) for m in (module, there))
-    return there if found > own else module
+    own, there_are = (sum(n.target in ATTENTION for n in m.graph.nodes) for m in (module, there))
+    return there if there_are > own else module
 
 
 def joint_passes(module: GraphModule) -> GraphModule:
     """Inductor's rewrites of a whole graph, which come before its kernels."""
     from torch._inductor.fx_passes.joint_graph import joint_graph_passes
 
-    made: GraphModule = joint_graph_passes(module)
-    return made
+    joined: GraphModule = joint_graph_passes(module)
+    return joined
 
 
 def copied(module: GraphModule) -> GraphModule:
@@ -61,8 +61,8 @@ def compiled_rest(module: GraphModule, inputs: Sequence[Any], device: str) -> Ca
     if inductor_here(device) is None:
         from torch._inductor.compile_fx import compile_fx_inner
 
-        made: Any = compile_fx_inner(joint_passes(module), list(inputs), is_inference=True)
-        return made  # type: ignore[no-any-return]
+        function: Any = compile_fx_inner(joint_passes(module), list(inputs), is_inference=True)
+        return function  # type: ignore[no-any-return]
     from torch._functorch._aot_autograd.utils import make_boxed_func
 
     boxed: Callable[..., Any] = make_boxed_func(module.forward)
@@ -74,8 +74,8 @@ def whole_by_inductor(module: Any, inputs: Sequence[Any]) -> Callable[..., Any]:
     if inductor_here(device_of(inputs)) is None:
         from torch._inductor.compile_fx import compile_fx
 
-        made: Any = compile_fx(module, list(inputs))
-        return made  # type: ignore[no-any-return]
+        function: Any = compile_fx(module, list(inputs))
+        return function  # type: ignore[no-any-return]
     return module.forward  # type: ignore[no-any-return]
 
 

@@ -54,7 +54,7 @@ def same(a: Size, b: Size) -> bool:
     if not symbols:
         return bool(d == 0)
     rotated = [dict(zip(symbols, DRAWS[k:] + DRAWS[:k], strict=False)) for k in range(len(DRAWS))]
-    return all(d.subs(at) == 0 for at in rotated)
+    return all(d.subs(values) == 0 for values in rotated)
 
 
 def divided(a: Size, b: Size) -> Size | None:
@@ -75,10 +75,10 @@ def divided(a: Size, b: Size) -> Size | None:
 def hint(n: Any) -> int:
     """The value that a size has in the example: of an int, or of a SymInt."""
     if isinstance(n, torch.SymInt):
-        found = n.node.hint
-        if found is None:
+        value = n.node.hint
+        if value is None:
             raise Unsupported("a size that depends on data")
-        return int(found)
+        return int(value)
     return int(n)
 
 

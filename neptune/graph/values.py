@@ -165,12 +165,12 @@ def alike(values: Sequence[Value], dim: int, s: Sizes) -> list[Value]:
         coarse = min(present, key=lambda v: len(v.groups[dim]))
         for n, v in enumerate(out):
             if v.groups[dim] and not _same_group(coarse.groups[dim], v.groups[dim]):
-                found = _as(v, dim, coarse.groups[dim], s)
-                if found is None:
+                regrouped = _as(v, dim, coarse.groups[dim], s)
+                if regrouped is None:
                     refined = _refined(coarse, dim, v.groups[dim], s)
                     out = [refined if x is coarse else x for x in out]
                     break
-                out[n] = found
+                out[n] = regrouped
     raise Unsupported("axes that cannot be laid over each other")
 
 

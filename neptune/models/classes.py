@@ -78,10 +78,10 @@ def _has_table(model_class: Any) -> bool:
 
 def masks_of(config_class: Any) -> Masks:
     """What all classes in use take whose models are made from such configurations; ShapeError for one not served."""
-    made = [c for c in _below_pretrained() if c.config_class is config_class]
-    for c in made:
+    classes = [c for c in _below_pretrained() if c.config_class is config_class]
+    for c in classes:
         demand(c)
-    return Masks(all(c._supports_flash_attn for c in made), all("sliding_window=" in _text(c) for c in made))
+    return Masks(all(c._supports_flash_attn for c in classes), all("sliding_window=" in _text(c) for c in classes))
 
 
 def _module(model_class: Any) -> Any:

@@ -169,7 +169,7 @@ def attention_mask(
             return keep
     options["allow_is_causal_skip"] = options["allow_is_bidirectional_skip"] = False
     dense: Any = sdpa_mask
-    made: Tensor | None = dense(
+    mask: Tensor | None = dense(
         batch_size=batch_size,
         q_length=q_length,
         kv_length=kv_length,
@@ -180,7 +180,7 @@ def attention_mask(
         local_size=local_size,
         **options,
     )
-    return made
+    return mask
 
 
 # Which classes there are is no part of what is traced.

@@ -183,8 +183,8 @@ def attention(
     factor = 1 / math.sqrt(depth) if scale is None else scale
     of_sums = "float64" if dtype == "float64" else "float32"
 
-    def tensor(rows: int | Var, n: int | Var, what: str, cols: int, of: str) -> Tensor:
-        return placeholder((n_b, rows, n, cols) if rows_first else (n_b, n, rows, cols), of, what)
+    def tensor(rows: int | Var, n: int | Var, what: str, cols: int, dtype_of_it: str) -> Tensor:
+        return placeholder((n_b, rows, n, cols) if rows_first else (n_b, n, rows, cols), dtype_of_it, what)
 
     def at(t: Tensor) -> Reader:
         # What is stored in 8 bits is multiplied in those of `dtype`, as its other operand is.
@@ -295,31 +295,31 @@ def attention(
 
 
 def _check(
-    asked: str, dtype: str, layout: str, heads: int | None, kv_heads: int | None, factors: Mapping[str, float | None]
+    request: str, dtype: str, layout: str, heads: int | None, kv_heads: int | None, factors: Mapping[str, float | None]
 ) -> None:
     if layout not in ("bhsd", "bshd"):
-        raise ExpressionError(asked, f"unknown layout {layout!r}", legal=("bhsd", "bshd"))
-    check_dtype(asked, dtype, "attention", (*DTYPES, "float64"))
+        raise ExpressionError(request, f"unknown layout {layout!r}", legal=("bhsd", "bshd"))
+    check_dtype(request, dtype, "attention", (*DTYPES, "float64"))
     if kv_heads is not None and (heads is None or heads % kv_heads != 0):
         wrong = f"{heads if heads is not None else 'symbolic'} heads do not share {kv_heads} key heads evenly"
-        raise ExpressionError(asked, wrong, hint="heads a multiple of kv_heads, both numbers")
-    check_factors(asked, factors)
+        raise ExpressionError(request, wrong, hint="heads a multiple of kv_heads, both numbers")
+    check_factors(request, factors)
     softcap = factors["softcap"]
     if softcap is not None and not softcap > 0:
         raise ExpressionError(
-            asked, f"softcap is {softcap}: scores lie between -softcap and softcap", hint="None: no cap"
+            request, f"softcap is {softcap}: scores lie between -softcap and softcap", hint="None: no cap"
         )
 
 
-def _called(asked: str, signature: str, function: object, args: tuple[Expr, ...]) -> Any:
+def _called(request: str, signature: str, function: object, args: tuple[Expr, ...]) -> Any:
     """Return the result of the user's mask or score; ExpressionError if it does not take these arguments."""
     option = signature.partition("(")[0]
     if not callable(function):
-        raise ExpressionError(asked, f"{option} = {function!r} is not a function", hint=f"a function {signature}")
+        raise ExpressionError(request, f"{option} = {function!r} is not a function", hint=f"a function {signature}")
     try:
         inspect.signature(function).bind(*args)
     except TypeError as error:
         raise ExpressionError(
-            asked, f"the {option} cannot be called: {error}", hint=f"a function {signature}"
+            request, f"the {option} cannot be called: {error}", hint=f"a function {signature}"
         ) from None
     return function(*args)

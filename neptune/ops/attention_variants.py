@@ -121,8 +121,8 @@ class Heads:
         """Σ e v, with e rounded to the dtype of v."""
         j = reduce_axis((0, self.cols), "j")
 
-        def weight(at: Index) -> Expr:
-            return wide(e[at].astype(self.dtype)) if rounded else e[at]
+        def weight(index: Index) -> Expr:
+            return wide(e[index].astype(self.dtype)) if rounded else e[index]
 
         return self.outputs(lambda z, i, c: sum(weight((*z, i, j)) * wide(v[(*self.of_keys(z), j, c)]), axis=j), name)
 

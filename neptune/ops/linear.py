@@ -43,15 +43,15 @@ def check_names(operator: str, activation: str | None, dtype: str) -> None:
 
 
 def _finished(
-    c: Tensor, at: tuple[Expr, ...], bias: Tensor | None, activation: str | None, more: Tensor | None
+    c: Tensor, index: tuple[Expr, ...], bias: Tensor | None, activation: str | None, more: Tensor | None
 ) -> Expr:
     """What follows a product c at one point: the bias of its column, the activation, the residual."""
-    value: Expr = c[at]
+    value: Expr = c[index]
     if bias is not None:
-        value = value + wide(bias[at[-1]])
+        value = value + wide(bias[index[-1]])
     if activation is not None:
         value = ACTIVATIONS[activation](value)
-    return value if more is None else value + wide(more[at])
+    return value if more is None else value + wide(more[index])
 
 
 @public
@@ -80,8 +80,8 @@ def matmul(
     b = placeholder((*lead, *((n, k) if trans_b else (k, n))), dtype, "b")
     p = reduce_axis((0, k), "p")
 
-    def dot(*at: Expr) -> Expr:
-        z, i, j = at[:-2], at[-2], at[-1]
+    def dot(*index: Expr) -> Expr:
+        z, i, j = index[:-2], index[-2], index[-1]
         left = a[(*z, p, i)] if trans_a else a[(*z, i, p)]
         right = b[(*z, j, p)] if trans_b else b[(*z, p, j)]
         return wide(left) * wide(right)
@@ -93,8 +93,8 @@ def matmul(
     w = placeholder((n,), dtype, "bias") if bias else None
     r = placeholder(shape, dtype, "residual") if residual else None
 
-    def finish(*at: Expr) -> Expr:
-        return _finished(c, at, w, activation, r).astype(dtype)
+    def finish(*index: Expr) -> Expr:
+        return _finished(c, index, w, activation, r).astype(dtype)
 
     y = compute(shape, (lambda z, i, j: finish(z, i, j)) if batch else (lambda i, j: finish(i, j)), "y")
     used: list[Tensor] = [a, b, *(t for t in (w, r) if t is not None)]

@@ -140,11 +140,13 @@ def or_(*masks: Mask) -> Mask:
     return lambda b, h, i, j: logical_or(*(m(b, h, i, j) for m in masks))
 
 
-def _check_masks(asked: str, masks: tuple[Mask, ...]) -> None:
+def _check_masks(request: str, masks: tuple[Mask, ...]) -> None:
     wrong = next((m for m in masks if not callable(m)), None)
     if wrong is not None:
         raise ExpressionError(
-            f"mask `{asked}`", f"{wrong!r:.60} is not a mask", hint="a mask of this module, or a function (b, h, i, j)"
+            f"mask `{request}`",
+            f"{wrong!r:.60} is not a mask",
+            hint="a mask of this module, or a function (b, h, i, j)",
         )
 
 

@@ -88,8 +88,8 @@ def scales(kind: str, name: str, batch: Any, heads: Any, rows: Any) -> tuple[Ten
     return many, lambda b, h, j: many[b, h, j if kind == "row" else j // BLOCK]
 
 
-def check_rotation(asked: str, convention: object, depth: int) -> None:
+def check_rotation(request: str, convention: object, depth: int) -> None:
     """Raise ExpressionError for a convention that there is not, and for a depth that has no pairs."""
-    check_choice(asked, "rope", convention, CONVENTIONS)
+    check_choice(request, "rope", convention, CONVENTIONS)
     if depth % 2:
-        raise ExpressionError(asked, f"a depth of {depth} has no pairs to rotate", hint="an even depth")
+        raise ExpressionError(request, f"a depth of {depth} has no pairs to rotate", hint="an even depth")

@@ -39,17 +39,17 @@ def rope(
     x = placeholder((batch, rows, heads, depth) if rows_first else (batch, heads, rows, depth), dtype, "x")
     length: Any = var("length") if positions else rows
     cos, sin = (placeholder((length, depth // 2), "float32", n) for n in ("cos", "sin"))
-    at = placeholder((batch, rows), "int64", "positions")
+    where = placeholder((batch, rows), "int64", "positions")
     turned = rotated(
         lambda b, h, i, d: wide(x[b, i, h, d] if rows_first else x[b, h, i, d]),
         depth,
         convention,
         cos,
         sin,
-        lambda b, i: at[b, i] if positions else i,
+        lambda b, i: where[b, i] if positions else i,
     )
     if rows_first:
         y = compute(x.shape, lambda b, i, h, d: turned(b, h, i, d).astype(dtype), "y")
     else:
         y = compute(x.shape, lambda b, h, i, d: turned(b, h, i, d).astype(dtype), "y")
-    return build(y, inputs=[x, cos, sin, *([at] if positions else [])], name="rope")
+    return build(y, inputs=[x, cos, sin, *([where] if positions else [])], name="rope")

@@ -26,8 +26,8 @@ class Shipped:
     @property
     def builder(self) -> Callable[..., Program]:
         """The function that makes its Program."""
-        made: Callable[..., Program] = getattr(importlib.import_module(f"neptune.ops.{self.family}"), self.function)
-        return made
+        function: Callable[..., Program] = getattr(importlib.import_module(f"neptune.ops.{self.family}"), self.function)
+        return function
 
     def __call__(self, **options: Any) -> Program:
         """Its Program; `options` replace those of the table."""

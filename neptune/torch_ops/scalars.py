@@ -77,8 +77,8 @@ def as_torch(e: Expr, dtype: str, known: Known) -> Expr:
     """The value of a node that torch computes in `dtype`, which wraps around where it leaves that."""
     if not is_int(dtype) or not is_int(e.dtype) or not isinstance(e, Op | Cast):
         return e
-    of = interval(e, known)
-    if isinstance(e, Op) and (e.name not in ARITHMETIC or holds(dtype, of)):
+    source = interval(e, known)
+    if isinstance(e, Op) and (e.name not in ARITHMETIC or holds(dtype, source)):
         return e
     if dtype == "int64":
         return opaque(cast(e, "int64")) if isinstance(e, Op) else e
@@ -89,8 +89,8 @@ def as_torch(e: Expr, dtype: str, known: Known) -> Expr:
 
 def promoted(operands: Sequence[Any]) -> torch.dtype:
     """What torch promotes operands to: nodes of a graph, and Python's numbers, which bend to tensors of their kind."""
-    found = [o.meta["val"] if isinstance(o, Node) else o for o in operands if o is not None]
-    plain = [1 if isinstance(v, torch.SymInt) else 1.0 if isinstance(v, torch.SymFloat) else v for v in found]
+    values = [o.meta["val"] if isinstance(o, Node) else o for o in operands if o is not None]
+    plain = [1 if isinstance(v, torch.SymInt) else 1.0 if isinstance(v, torch.SymFloat) else v for v in values]
     dtype: torch.dtype = elementwise_dtypes(*plain, type_promotion_kind=ELEMENTWISE_TYPE_PROMOTION_KIND.NO_OPMATH)[1]
     return dtype
 

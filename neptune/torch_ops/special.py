@@ -73,8 +73,8 @@ DEGREE = 20
 def fitted(name: str, n: float) -> tuple[float, ...]:
     """A fit's coefficients in t, which goes from -1 to 1, the highest first."""
     function, low, high = FITS[name]
-    found = chebyshev.chebinterpolate(lambda t: function(n, low + (t + 1) * ((high - low) / 2)), DEGREE)
-    return tuple(map(float, chebyshev.cheb2poly(found)[::-1]))
+    coefficients = chebyshev.chebinterpolate(lambda t: function(n, low + (t + 1) * ((high - low) / 2)), DEGREE)
+    return tuple(map(float, chebyshev.cheb2poly(coefficients)[::-1]))
 
 
 def fit(name: str, x: Expr, n: float = 0) -> Expr:
@@ -102,8 +102,8 @@ def _series(x: Expr, n: int, beside: bool = False) -> Expr:
 
 def _second(x: Expr, n: int) -> Expr:
     """K_n by its series: ±log(x/2) · I_n, and 1/x of order 1."""
-    found = fn.log(x * 0.5) * _series(x, n) - _series(x, n, True)
-    return select(ir.eq(x, 0.0), Const(math.inf, WIDE), found + 1.0 / x) if n else -found
+    value = fn.log(x * 0.5) * _series(x, n) - _series(x, n, True)
+    return select(ir.eq(x, 0.0), Const(math.inf, WIDE), value + 1.0 / x) if n else -value
 
 
 def _first_modified(n: int, scaled: bool) -> Callable[..., Expr]:
@@ -111,8 +111,8 @@ def _first_modified(n: int, scaled: bool) -> Callable[..., Expr]:
         a = fn.abs(x)
         near, far = _series(a, n), fit("I", 1.0 / a, n) / fn.sqrt(a)
         near, far = (near * fn.exp(-a), far) if scaled else (near, fn.exp(a) * far)
-        found = select(ir.binary("le", a, 8.0), near, far)
-        return select(ir.binary("lt", x, 0.0), -found, found) if n else found
+        value = select(ir.binary("le", a, 8.0), near, far)
+        return select(ir.binary("lt", x, 0.0), -value, value) if n else value
 
     return _wide(function)
 
@@ -136,13 +136,13 @@ def _digamma(x: Expr, _: Expr) -> Expr:
     w = 1.0 / z
     terms = [0.0, *(-b / (2 * k + 2) for k, b in enumerate(_BERNOULLI))]
     series = polynomial(w * w, terms[::-1])
-    found = fn.log(z) - 0.5 * w + series
+    value = fn.log(z) - 0.5 * w + series
     for k in range(1, 10):
-        found = found - 1.0 / (y + float(k))
-    found = found - 1.0 / y
+        value = value - 1.0 / (y + float(k))
+    value = value - 1.0 / y
     rest = x - fn.trunc(x)
-    below = select(ir.eq(rest, 0.0), Const(math.nan, WIDE), found - math.pi / ir.op("tan", rest * math.pi))
-    return select(ir.binary("lt", x, 0.0), below, found)
+    below = select(ir.eq(rest, 0.0), Const(math.nan, WIDE), value - math.pi / ir.op("tan", rest * math.pi))
+    return select(ir.binary("lt", x, 0.0), below, value)
 
 
 def _trigamma(x: Expr) -> Expr:
@@ -150,13 +150,13 @@ def _trigamma(x: Expr) -> Expr:
     sine = fn.sin(x * math.pi)
     low = ir.binary("lt", x, 0.5)
     y = select(low, 1.0 - x, x)
-    found = select(low, -(math.pi * math.pi) / (sine * sine), Const(0.0, x.dtype))
+    value = select(low, -(math.pi * math.pi) / (sine * sine), Const(0.0, x.dtype))
     for k in range(6):
-        found = found + 1.0 / ((y + float(k)) * (y + float(k)))
+        value = value + 1.0 / ((y + float(k)) * (y + float(k)))
     z = y + 6.0
     w = 1.0 / (z * z)
-    found = found + (1.0 + 0.5 / z + w * (1 / 6 - w * (1 / 30 - w * (1 / 42)))) / z
-    return select(low, -found, found)
+    value = value + (1.0 + 0.5 / z + w * (1 / 6 - w * (1 / 30 - w * (1 / 42)))) / z
+    return select(low, -value, value)
 
 
 def _zeta(s: int, q: Expr) -> Expr:
@@ -164,10 +164,10 @@ def _zeta(s: int, q: Expr) -> Expr:
     z = q + 10.0
     w, rising = 1.0 / z, [math.prod(range(s, s + 2 * j + 1)) / math.factorial(2 * j + 2) for j in range(8)]
     series = polynomial(w * w, [b * r for b, r in zip(_BERNOULLI, rising, strict=True)][::-1]) * w + 0.5
-    found = ir.binary("pow", z, float(-s)) * (series + z / (s - 1.0))
+    value = ir.binary("pow", z, float(-s)) * (series + z / (s - 1.0))
     for k in range(10):
-        found = found + ir.binary("pow", q + float(k), float(-s))
-    return found
+        value = value + ir.binary("pow", q + float(k), float(-s))
+    return value
 
 
 def _polygamma(dtype: str, n: Any, a: Any) -> Expr:
@@ -185,12 +185,12 @@ def _higher(x: Expr, _: Expr, n: int) -> Expr:
     for _k in range(n):
         slope = Polynomial([1.0, 0.0, 1.0]) * slope.deriv() * -math.pi
     low = ir.binary("le", x, 0.0)
-    found = _zeta(n + 1, select(low, 1.0 - x, x)) * float(math.factorial(n))
+    value = _zeta(n + 1, select(low, 1.0 - x, x)) * float(math.factorial(n))
     sign = 1.0 if n % 2 else -1.0
     turns = 1.0 / ir.op("tan", (x - fn.round(x)) * math.pi)
-    below = polynomial(turns, [-math.pi * float(c) for c in slope.coef[::-1]]) - found
+    below = polynomial(turns, [-math.pi * float(c) for c in slope.coef[::-1]]) - value
     below = select(ir.eq(x, fn.floor(x)), Const(sign * math.inf, WIDE), below)
-    return select(low, below, found * sign)
+    return select(low, below, value * sign)
 
 
 # --- the normal distribution, and polynomials of Chebyshev's -------------------------------------
@@ -218,8 +218,8 @@ def _beyond(kind: str, a: Expr, k: Expr) -> Expr:
     elif kind == "v":
         far = fn.exp(t * m) * (1.0 + fn.exp(-t * (m * 2.0 + 1.0))) / (1.0 + fn.exp(-t))
     else:
-        by, of = (m * 2.0 + 2.0, 2.0) if kind == "u" else (m * 2.0 + 1.0, 1.0)
-        far = fn.exp(t * m) * ir.op("expm1", -t * by) / ir.op("expm1", -t * of)
+        by, to = (m * 2.0 + 2.0, 2.0) if kind == "u" else (m * 2.0 + 1.0, 1.0)
+        far = fn.exp(t * m) * ir.op("expm1", -t * by) / ir.op("expm1", -t * to)
     return select(ir.eq(a, 1.0), fn.cast(ends[kind], WIDE), far)
 
 
@@ -254,10 +254,10 @@ def _chebyshev(kind: str, shifted: bool) -> Callable[..., Expr]:
         wide = fn.cast(y, WIDE)
         over = ir.is_inf(fn.cast(_outside(kind, wide, k - 2), dtype))
         far = select(over, Const(math.nan, dtype), fn.cast(_outside(kind, wide, k), dtype))
-        found = select(ir.binary("lt", fn.abs(y), 1.0), _inside(kind, y, k), far)
+        value = select(ir.binary("lt", fn.abs(y), 1.0), _inside(kind, y, k), far)
         for j, step in enumerate(steps):
-            found = select(ir.eq(k, j), step, found)
-        return select(ir.binary("lt", k, 0), Const(0.0, dtype), found)
+            value = select(ir.eq(k, j), step, value)
+        return select(ir.binary("lt", k, 0), Const(0.0, dtype), value)
 
     return rule
 

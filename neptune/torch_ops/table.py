@@ -333,7 +333,7 @@ PRIMS = ("bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not", "eq", "ne", 
 def overloads() -> dict[Any, Row]:
     """Every overload, by torch's schemas, that makes one new tensor of tensors and numbers, with its row."""
     prims = torch.ops.prims
-    found = {getattr(prims, name).default: TABLE[name] for name in PRIMS}
+    known = {getattr(prims, name).default: TABLE[name] for name in PRIMS}
     for name, row in TABLE.items():
         packet = getattr(torch.ops.aten, name)
         for overload in OVERLOADS.get(name, packet.overloads()):
@@ -342,5 +342,5 @@ def overloads() -> dict[Any, Row]:
             returned = [str(r.type) for r in target._schema.returns]
             tensors = any(isinstance(a.type, torch.TensorType) for a in arguments)
             if tensors and not target._schema.is_mutable and returned == ["Tensor"]:
-                found[target] = row
-    return found
+                known[target] = row
+    return known
