@@ -7,6 +7,7 @@ value of this dtype, or a condition; the caller rounds it to the dtype of the no
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -220,6 +221,11 @@ def _sign(dtype: str, a: Any) -> Expr:
     return ir.select(ir.binary("gt", x, 0), one, ir.select(ir.binary("lt", x, 0), minus, zero))
 
 
+def _angle(dtype: str, a: Any) -> Expr:
+    x, zero, half_turn = as_dtype(a, dtype), as_dtype(0.0, dtype), as_dtype(math.pi, dtype)
+    return ir.select(ir.binary("lt", x, 0), half_turn, ir.select(ir.is_nan(x), x, zero))
+
+
 def _chosen(dtype: str, pred: Any, a: Any, b: Any) -> Expr:
     return ir.select(as_dtype(pred, "bool"), as_dtype(a, dtype), as_dtype(b, dtype))
 
@@ -286,6 +292,7 @@ TABLE: Mapping[str, Row] = {
         "round": _rounded,
         "sign": _sign,
         "signbit": lambda dtype, x: below_zero(as_dtype(x, dtype)),
+        "angle": _angle,
         "logical_not": lambda dtype, x: ir.op("not", as_dtype(x, "bool")),
         "bitwise_not": lambda dtype, x: ir.invert(as_dtype(x, dtype)),
         "isnan": _asked(ir.is_nan),

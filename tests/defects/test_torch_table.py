@@ -164,7 +164,7 @@ POINTWISE = [
     lambda s: s.masked_fill(s > 0, 2.0), torch.log1p, torch.expm1, F.softplus, F.leaky_relu, F.elu, F.celu, F.selu,
     F.hardtanh, F.logsigmoid, lambda s: torch.lerp(s, s * 2, 0.3), torch.nan_to_num,
     lambda s: torch.logaddexp(s, s + 1),
-    torch.erfc, torch.sinh, torch.cosh, torch.asinh, torch.atan, torch.sign, torch.signbit, torch.frac, F.mish,
+    torch.erfc, torch.sinh, torch.cosh, torch.asinh, torch.atan, torch.sign, torch.signbit, torch.angle, torch.frac, F.mish,
     F.hardswish, F.hardsigmoid, F.softsign, F.relu6, torch.square, torch.positive, torch.logit, torch.isfinite,
     lambda s: torch.addcmul(s, s, s, value=0.5), lambda s: torch.addcdiv(s, s, s + 3, value=0.5), torch.deg2rad,
     lambda s: torch.copysign(s, -s), lambda s: torch.hypot(s, s), lambda s: torch.atan2(s, s + 1), torch.log10,
