@@ -159,6 +159,7 @@ def test_machines_are_found_by_name_and_architecture():
     assert machine_of("90", "NVIDIA GH200 480GB").name == "GH200"
     assert machine_of("90", "NVIDIA GH200 144G HBM3e").name == "GH200 144G"
     assert machine_of("80", "NVIDIA A100-SXM4-80GB").name == "A100"
+    assert machine_of("89", "NVIDIA L4").name == "L4" and machine_of("89", "NVIDIA GeForce RTX 4090").name == "L40S"
     assert machine_of("90", "NVIDIA A1000 what").name == "H200"
     assert machine_of("gfx942").arch == "gfx942" and machine_of("120").name == "H200"
     assert {"sm_80", "sm_86", "sm_89", "sm_90", "gfx90a", "gfx942"} <= set(BY_ARCH)
