@@ -53,9 +53,7 @@ _BINARY = {
 _SAME_NAME = ("exp", "exp2", "log", "log2", "sqrt", "rsqrt", "tanh", "sigmoid", "pow", "erf", "sin", "cos")
 _CALLS = {name: name for name in (*_SAME_NAME, *LIBM, "floor", "ceil", "round", "trunc")}
 _CALLS |= {"nearbyint": "round", "fabs": "abs"}
-_COMPOSED: dict[str, Callable[[Expr], Expr]] = {
-    "log10": lambda x: binary("mul", op("log2", x), math.log10(2)),
-}
+_COMPOSED: dict[str, Callable[[Expr], Expr]] = {}
 """Functions that TVM itself computes by others."""
 
 

@@ -172,7 +172,7 @@ def _step(fn: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 LIBM: Mapping[str, Range] = {
     **dict.fromkeys(
-        ("log1p", "expm1", "sinh", "tan", "asinh", "acosh", "atanh", "asin", "acos", "atan", "lgamma"), ANY
+        ("log1p", "expm1", "sinh", "tan", "asinh", "acosh", "atanh", "asin", "acos", "atan", "lgamma", "log10"), ANY
     ),
     "cosh": Range(1.0, inf),
     "erfc": Range(0.0, 2.0),

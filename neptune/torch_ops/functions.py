@@ -69,7 +69,6 @@ def power(x: Expr, y: Expr) -> Expr:
 
 UNARY: Mapping[str, Callable[[Expr], Expr]] = {
     "special_erfcx": erfcx, "erfinv": erfinv, "special_spherical_bessel_j0": spherical_j0,
-    "log10": lambda x: fn.log(x) * (1 / math.log(10)),
     # torch's own has its argument in a choice, so that mish of mish would not stay short.
     "mish": lambda x: x * fn.tanh(ir.op("log1p", fn.exp(x))),
 }  # fmt: skip

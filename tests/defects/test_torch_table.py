@@ -165,13 +165,13 @@ POINTWISE = [
     F.hardtanh, F.logsigmoid, lambda s: torch.lerp(s, s * 2, 0.3), torch.nan_to_num,
     lambda s: torch.logaddexp(s, s + 1),
     torch.erfc, torch.sinh, torch.cosh, torch.asinh, torch.atan, torch.sign, torch.signbit, torch.frac, F.mish,
-    torch.angle, F.hardswish, F.hardsigmoid, F.softsign, F.relu6, torch.square, torch.positive, torch.logit, torch.isfinite,
+    F.hardswish, F.hardsigmoid, F.softsign, F.relu6, torch.square, torch.positive, torch.logit, torch.isfinite,
     lambda s: torch.addcmul(s, s, s, value=0.5), lambda s: torch.addcdiv(s, s, s + 3, value=0.5), torch.deg2rad,
     lambda s: torch.copysign(s, -s), lambda s: torch.hypot(s, s), lambda s: torch.atan2(s, s + 1), torch.log10,
     lambda s: F.threshold(s, 0.1, 20), lambda s: torch.heaviside(s, s), lambda s: torch.fmax(s, s * 2), torch.isposinf,
     lambda s: torch.xlogy(s, s), lambda s: torch.clip(s, -1, 1), lambda s: F.hardshrink(s), lambda s: F.softshrink(s),
     torch.digamma, torch.special.i1e, lambda s: torch.polygamma(2, s), lambda s: torch.special.ndtri(s), torch.i0,
-    lambda s: torch.special.chebyshev_polynomial_t(s, 9), lambda s: s.int(),
+    lambda s: torch.special.chebyshev_polynomial_t(s, 9), lambda s: s.int(), torch.angle,
 ]  # fmt: skip
 
 
