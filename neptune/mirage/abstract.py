@@ -87,50 +87,20 @@ def apply(algebra: Algebra, op: str, args: Sequence[int], symbols: int = 0, labe
 
     `label` is the number of a constant or the name of a function.
     """
-    a = algebra
-    x = args[0]
+    a, row = algebra, OPS[op]
     match op:
-        case "add":
-            return a.add(*args)
-        case "sub":
-            return a.add(x, a.neg(args[1]))
-        case "mul":
-            return a.mul(*args)
-        case "div":
-            return a.div(*args)
-        case "maximum":
-            return a.maximum(*args)
-        case "neg":
-            return a.neg(x)
-        case "exp":
-            return a.exp(x)
-        case "sqr":
-            return a.mul(x, x)
-        case "sqrt":
-            return a.sqrt(x)
-        case "rsqrt":
-            return a.div(1, a.sqrt(x))
-        case "silu":
-            return a.silu(x)
-        case "sigmoid":
-            return a.sigmoid(x)
-        case "shift":
-            return a.add(x, a.constant(label))
-        case "scale":
-            return a.scale(x, label)
-        case "power":
-            return a.atom("power", label, (x,))
-        case "opaque":
-            return a.atom("opaque", label, tuple(args))
+        case "acc_rescaled":
+            legal = [n for n in OPS if n != op]
+            raise ExpressionError(f"operator `{op}`", "the search has no form for it", legal=legal)
+        case "power" | "opaque":
+            return a.atom(op, label, tuple(args))
         case "cast":
-            return x
-        case "matmul":
-            return a.sum(a.mul(*args), symbols)
-        case "sum" | "acc" | "acc_sum":
-            return a.sum(x, symbols)
-        case "max" | "acc_max":
-            return a.max(x, symbols)
-    raise ExpressionError(f"operator `{op}`", "the search has no form for it", legal=[n for n in OPS if n != op])
+            return args[0]
+    if row.kind == "map":
+        numbers = [a.constant(label)] if row.constant else []
+        return row.applied(a.apply, *args, *numbers)
+    x = a.mul(*args) if op == "matmul" else args[0]
+    return a.sum(x, symbols) if row.reducer == "sum" else a.max(x, symbols)
 
 
 def label(node: Node) -> object:

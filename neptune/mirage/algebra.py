@@ -202,18 +202,24 @@ class Algebra:
     def sigmoid(self, f: int) -> int:
         return self.atom("sigmoid", "", (f,))
 
-    def silu(self, f: int) -> int:
-        return self.mul(f, self.sigmoid(f))
-
     def constant(self, label: Hashable) -> int:
         """A number, by what writes it down. Products of constants are not worked out."""
         return self.atom("constant", label)
 
-    def scale(self, f: int, label: Hashable) -> int:
-        return self.mul(f, self.constant(label))
-
     def neg(self, f: int) -> int:
-        return self.scale(f, -1)
+        return self.mul(f, self.constant(-1))
+
+    def apply(self, name: str, *args: int) -> int:
+        """An operator of expressions by name."""
+        match name:
+            case "sub":
+                return self.add(args[0], self.neg(args[1]))
+            case "rsqrt":
+                return self.div(ONE, self.sqrt(args[0]))
+            case "max":
+                return self.maximum(*args)
+        form: int = getattr(self, name)(*args)
+        return form
 
     def sum(self, f: int, symbols: int) -> int:
         """The sum over parts of axes, given as the units of their `sum` atoms."""

@@ -43,15 +43,14 @@ def narrow(graph: Graph) -> Graph:
     wrong for scores beside a depth of 64. Sizes decide, and whoever knows them; the search gives both.
     """
     types = graph_types(graph)
-    steps: list[Node | Kernel] = []
-    for step in graph.steps:
-        if isinstance(step, Kernel):
-            typed = kernel_types(step, types)
-            products = [typed[n.name].type for n in step.nodes if n.op == "matmul"]
-            folded = {n.axis for n in step.nodes if n.axis}
-            step = replace(step, grid=tuple(a for a in step.grid if a in folded or all(a in t for t in products)))
-        steps.append(step)
-    return graph.with_steps(*steps)
+
+    def narrower(kernel: Kernel) -> Kernel:
+        typed = kernel_types(kernel, types)
+        products = [typed[n.name].type for n in kernel.nodes if n.op == "matmul"]
+        folded = {n.axis for n in kernel.nodes if n.axis}
+        return replace(kernel, grid=tuple(a for a in kernel.grid if a in folded or all(a in t for t in products)))
+
+    return graph.with_kernels(narrower)
 
 
 def library(graph: Graph) -> Graph:
@@ -59,7 +58,7 @@ def library(graph: Graph) -> Graph:
 
     loop k: acc(matmul(X, W)), saved as P    →    P = matmul(X, W)
     """
-    return graph.with_steps(*(_library(s) or s if isinstance(s, Kernel) else s for s in graph.steps))
+    return graph.with_kernels(lambda k: _library(k) or k)
 
 
 def _library(k: Kernel) -> Node | None:

@@ -29,6 +29,7 @@ from neptune.mirage.evaluate import Evaluator
 from neptune.mirage.fields import RootField
 from neptune.mirage.heights import Form, Heights
 from neptune.mirage.ir import Graph, nodes
+from neptune.mirage.ops import OPS
 from neptune.mirage.witness import Witness, draw_inputs, witness
 from neptune.verify.residues import P, Q
 
@@ -43,7 +44,7 @@ UNBOUNDED = 64
 """Draws where no bound is to be had."""
 NO_FALSE_ACCEPT = "no false accept: equal when written out at these sizes"
 """Where log₂ of the bound is -inf."""
-_MAXIMA = ("max", "maximum", "acc_max")
+_MAXIMA = frozenset(row.name for row in OPS.values() if "max" in (row.function, row.reducer))
 
 
 @dataclass(frozen=True)

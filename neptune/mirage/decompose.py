@@ -16,15 +16,13 @@ from typing import TypeAlias
 from neptune.ir.dtypes import DTYPES
 from neptune.ir.expr import Cast, Const, Expr, Load, Op, Select, binary, loads, op, variables
 from neptune.ir.names import fresh_name
-from neptune.mirage.ir import Node
+from neptune.mirage.ir import Node, needed
 from neptune.mirage.ops import FLOATS, OPS
 
 Operand: TypeAlias = "str | Expr"
 """A value by its name, or a number: an expression over sizes and scalars."""
 
-OPERATORS = {name: name for name in ("add", "sub", "mul", "div", "neg", "exp", "sqrt", "rsqrt", "sigmoid")} | {
-    "max": "maximum"
-}
+OPERATORS = {row.function: row.name for row in OPS.values() if row.function and not row.constant}
 """Operators of expressions that are operators of graphs; others are opaque, and called by their names."""
 POWERS = {"sqr": 2.0, "sqrt": 0.5, "rsqrt": -0.5}
 NUMBER_FIRST = frozenset(("add", "mul", "max", "min", "sub", "div"))
@@ -99,16 +97,13 @@ class Nodes:
 
         `wishes` are the names of the stages that values are of; any other is called like its operator.
         """
-        needed = set(kept)
-        for name, node in reversed(self.made.items()):
-            if name in needed:
-                needed |= set(node.operands)
+        live = needed(self.made.values(), {*kept})
         names, used = {}, set(taken)
-        for name in (*(n for n in wishes if n in needed), *(n for n in self.made if n in needed and n not in wishes)):
+        for name in (*(n for n in wishes if n in live), *(n for n in self.made if n in live and n not in wishes)):
             if name in self.made:
                 names[name] = fresh_name(used, wishes.get(name, self.made[name].op))
                 used.add(names[name])
-        nodes = (n for name, n in self.made.items() if name in needed)
+        nodes = (n for name, n in self.made.items() if name in live)
         return names, tuple(
             replace(n, name=names[n.name], operands=tuple(names.get(o, o) for o in n.operands)) for n in nodes
         )

@@ -15,27 +15,19 @@ are read as they are, and every rounding that is another one than the expression
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from neptune.errors import FusionError, NeptuneError
-from neptune.ir.expr import Expr, Load, Var, binary, cast, loads, op, variables
+from neptune.ir.expr import Expr, Load, Var, cast, loads, op, variables
 from neptune.ir.names import fresh_name
 from neptune.ir.program import ZERO, Buffer, For, Program, Stage, Stmt, Store, Update, seq, stages, wrap
 from neptune.ir.reducers import REDUCERS
-from neptune.mirage.ir import GRID, LOOP, TILE, Graph, Kernel, Node, Type
+from neptune.mirage.ir import LOOP, NOTHING, TILE, WHOLE, Graph, Kernel, Node, Type, reads, writes
 from neptune.mirage.operands import NARROW, core, product, substitute_hole
 from neptune.mirage.ops import OPS
-from neptune.mirage.types import NOTHING, fault, graph_types, kernel_types
+from neptune.mirage.types import fault, graph_types, kernel_types, saved
 from neptune.schedule.state import Decision
-
-DIRECT = {"add": "add", "sub": "sub", "mul": "mul", "div": "div", "maximum": "max", "neg": "neg"} | {
-    name: name for name in ("exp", "sqrt", "rsqrt", "sigmoid")
-}
-"""Maps of graphs that are one operator of expressions."""
-TWICE = frozenset({"sqr", "silu"})
-"""Maps whose expression reads the operand twice."""
-FOLDS = {"sum": "sum", "matmul": "sum", "max": "max", "acc": "sum", "acc_sum": "sum", "acc_max": "max"}
 
 
 @dataclass(frozen=True)
@@ -127,10 +119,10 @@ class _Writer:
     def written(self) -> Definitions | FusionError:
         for t in self.graph.inputs:
             index = tuple(Var(self.axes[a]) for a in t.axes)
-            self.values[t.name] = Value(Load(t.source, index, t.dtype), dict.fromkeys(t.axes, frozenset({TILE})))
-        saved: dict[str, int] = {}
+            self.values[t.name] = Value(Load(t.source, index, t.dtype), dict.fromkeys(t.axes, WHOLE))
+        steps: dict[str, int] = {}
         types = graph_types(self.graph)
-        later = Counter(o for s in self.graph.steps for o in _read(s))
+        later = Counter(o for s in self.graph.steps for o in reads(s))
         loaded = {load.tensor for k in self.graph.kernels for load in k.loads}
         results = Counter(out.value for out in self.graph.outputs)
         for k, step in enumerate(self.graph.steps):
@@ -138,15 +130,14 @@ class _Writer:
             self.loop = step.loop if isinstance(step, Kernel) else None
             if isinstance(step, Kernel):
                 self.kernel(step, {n: later[n] for n in types}, results)
-                saved |= {s.name: self.step for s in step.saves}
             else:
                 self.values[step.name] = self.node(step, self.values, types[step.name])
                 self.materialise(step.name, step.name, self.values, force=later[step.name] > 1 or step.name in loaded)
-                saved[step.name] = self.step
             if self.wrong is not None:
                 return self.wrong
+            steps |= dict.fromkeys(writes(step), k)
         for out in self.graph.outputs:
-            self.step = saved.get(out.value, self.step)
+            self.step = steps.get(out.value, self.step)
             self.output(out.name, tuple(self.axes[a] for a in out.axes), out.dtype, out.value)
         body = seq(*_live(self.nests, {out.name for out in self.graph.outputs}))
         left = {s.name for s in stages(body)}
@@ -161,7 +152,7 @@ class _Writer:
             tuple(p for p in self.products if p in left),
             self.narrow,
             tuple(self.notes),
-            {n: v.expr.buffer for n, v in self.values.items() if isinstance(v.expr, Load) and n in saved},
+            {n: v.expr.buffer for n, v in self.values.items() if isinstance(v.expr, Load) and n in steps},
         )
 
     def kernel(self, kernel: Kernel, later: Mapping[str, int], results: Mapping[str, int]) -> None:
@@ -182,7 +173,7 @@ class _Writer:
             value = inside[save.value]
             if value.partial:
                 self.split[self.step] = self.axes[next(iter(value.partial))]
-            self.values[save.name] = replace(value, type=_saved(types[save.value].type))
+            self.values[save.name] = replace(value, type=saved(types[save.value].type))
 
     # --- nodes ---
 
@@ -204,7 +195,7 @@ class _Writer:
         x = operands[0]
         if node.axis in (a for v in operands for a in v.partial):
             return self.further(node, operands, t, left)
-        reducer = FOLDS.get(node.op, "sum")
+        reducer = row.reducer
         if left and TILE in left:
             # Iterations are added up and their tiles not: what is folded later is the same sum.
             self._linear(node, operands)
@@ -227,7 +218,7 @@ class _Writer:
         """A fold of further parts of an axis that was folded in part."""
         x, axis = operands[0], node.axis
         had = {**x.open, **x.summand}.get(axis)
-        reducer = FOLDS.get(node.op, "sum")
+        reducer = OPS[node.op].reducer
         if had != reducer or len(operands) > 1:
             self.refuse(node, axis, f"it folds by {reducer} what was folded by {had or 'nothing'} before")
             return x
@@ -244,28 +235,11 @@ class _Writer:
         if any(v.partial for v in operands):
             self._linear(node, operands)
         args = [self.wide_of(v) for v in operands]
-        constant = None if node.constant is None else cast(node.constant, self.wide)
+        number = [] if node.number is None else [cast(node.number, self.wide)]
         opened = {a: r for v in operands for a, r in v.open.items()}
         summand = {a: r for v in operands for a, r in v.summand.items()}
-        return Value(self.applied(node, args, constant), t, opened, summand)
-
-    def applied(self, node: Node, args: Sequence[Expr], constant: Expr | None) -> Expr:
-        """The expression of a map."""
-        x = args[0]
-        if node.op in DIRECT:
-            return op(DIRECT[node.op], *args)
-        match node.op:
-            case "sqr":
-                return binary("mul", x, x)
-            case "silu":
-                return binary("mul", x, op("sigmoid", x))
-            case "cast":
-                return cast(cast(x, node.dtype), self.wide)
-            case "shift" | "scale" | "power":
-                assert constant is not None, node
-                return binary({"shift": "add", "scale": "mul", "power": "pow"}[node.op], x, constant)
-        # Of max(x, 0) the number is the last argument.
-        return op(node.function, *args, *([] if constant is None else [constant]))
+        expr = cast(cast(args[0], node.dtype), self.wide) if node.op == "cast" else node.applied(op, *args, *number)
+        return Value(expr, t, opened, summand)
 
     def _linear(self, node: Node, operands: Sequence[Value]) -> None:
         """Refuse a node that is another thing of what is folded in part than of the whole."""
@@ -363,23 +337,16 @@ def _live(nests: Sequence[Stmt], results: set[str]) -> list[Stmt]:
 # --- the graph -------------------------------------------------------------------------------------
 
 
-def _read(step: Node | Kernel) -> Iterator[str]:
-    yield from (load.tensor for load in step.loads) if isinstance(step, Kernel) else step.operands
-
-
 def _uses(kernel: Kernel) -> Counter[str]:
     """How often the expression of each value is written."""
     found: Counter[str] = Counter(s.value for s in kernel.saves)
     for node in kernel.nodes:
         for o in node.operands:
-            found[o] += 2 if node.op in TWICE else 1
+            # A compound reads its operand twice.
+            found[o] += 2 if OPS[node.op].compound else 1
     return found
 
 
 def _names(kernel: Kernel) -> dict[str, str]:
     """Folds of tiles are called like what accumulates them."""
     return {n.operands[0]: n.name for n in kernel.nodes if n.op in ("acc", "acc_max")}
-
-
-def _saved(t: Type) -> Type:
-    return {a: frozenset({TILE}) if TILE in p else frozenset({GRID}) for a, p in t.items()}

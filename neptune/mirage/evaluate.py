@@ -29,7 +29,7 @@ from neptune.ir.evaluate.domains import Array, EvaluationError, Results, Unevalu
 from neptune.ir.evaluate.floats import Float64
 from neptune.ir.expr import Expr
 from neptune.mirage.constants import Constants, Numbers, applied
-from neptune.mirage.ir import GRID, LOOP, TILE, Graph, Kernel, Load, Node
+from neptune.mirage.ir import GRID, LOOP, NOTHING, TILE, Graph, Kernel, Load, Node
 from neptune.mirage.ops import OPS
 from neptune.mirage.witness import Witness
 
@@ -164,9 +164,7 @@ class Evaluator:
         """A tensor in the parts that programs and iterations have."""
 
         def by(d: Dim) -> frozenset[str]:
-            if d.part != TILE or d.axis in load.whole:
-                return frozenset()
-            return frozenset({p for p, on in ((GRID, d.axis in kernel.grid), (LOOP, d.axis == kernel.loop)) if on})
+            return NOTHING if d.part != TILE or d.axis in load.whole else kernel.cuts(d.axis)
 
         cuts = [by(d) for d in tensor.dims]
         key = self._key("load", tensor.key, *cuts)
@@ -228,19 +226,16 @@ class Evaluator:
         return self._kept(key) or self._keep(key, self._made(node, operands, key))
 
     def _made(self, node: Node, operands: Sequence[Tiled], key: int) -> Tiled:
-        kind = OPS[node.op].kind
-        if kind == "map":
+        x, row = operands[0], OPS[node.op]
+        if row.kind == "map":
             return self._map(node, operands, key)
-        if kind == "fold":
-            x = self._binary("mul", *operands) if node.op == "matmul" else operands[0]
-            reducer = "max" if node.op == "max" else "sum"
-            return self._folded(x, node.axis, node.parts, reducer, key)
         if node.op == "acc_max":
-            return self._running_max(operands[0], node.axis, key)
-        x = operands[0]
-        if node.op == "acc_rescaled":
+            return self._running_max(x, node.axis, key)
+        if node.op == "matmul":
+            x = self._binary("mul", *operands)
+        elif node.op == "acc_rescaled":
             x = self._rescaled(x, operands[1], node.constant)
-        return self._folded(x, node.axis, {LOOP, TILE} if node.op == "acc_sum" else {LOOP}, "sum", key)
+        return self._folded(x, node.axis, node.taken, row.reducer, key)
 
     def _map(self, node: Node, operands: Sequence[Tiled], key: int) -> Tiled:
         changing = any(x.body for x in operands)
@@ -253,26 +248,16 @@ class Evaluator:
         return Tiled(value.dims, value.value, running)
 
     def _mapped(self, node: Node, operands: Sequence[Tiled], key: int) -> Tiled:
-        op, first = node.op, operands[0] if operands else None
-        if op == "cast" and first is not None:
-            return first
-        if op == "maximum":
-            dims, values = self._aligned(operands)
-            return Tiled(dims, self._drawn(dims, key) if self.free else self._apply("max", *values))
+        if node.op == "cast":
+            return operands[0]
         dims, values = self._aligned(operands)
-        if op == "sqr":
-            values, op = [values[0], values[0]], "mul"
-        elif op == "silu":
-            values, op = [values[0], self._apply("sigmoid", values[0])], "mul"
-        elif op in ("shift", "scale"):
-            values, op = [values[0], self._constants.at(node.constant, len(dims))], _CONSTANT[op]
-        elif op == "power":
+        if node.op == "maximum" and self.free:
+            return Tiled(dims, self._drawn(dims, key))
+        if node.op == "power":
             return Tiled(dims, self._constants.power(values[0], node.constant, len(dims)))
-        elif op == "opaque":
-            op = node.function
-            if node.constant is not None:
-                values.append(self._constants.at(node.constant, len(dims)))
-        return Tiled(dims, self._apply(op, *values))
+        if OPS[node.op].constant or node.number is not None:
+            values.append(self._constants.at(node.number, len(dims)))
+        return Tiled(dims, node.applied(self._apply, *values))
 
     def _binary(self, name: str, *operands: Tiled) -> Tiled:
         dims, values = self._aligned(operands)
@@ -398,9 +383,6 @@ class Evaluator:
         while self._held > self._memory and len(self._found) > 1:
             self._held -= self._found.popitem(last=False)[1][1]
         return made
-
-
-_CONSTANT = {"shift": "add", "scale": "mul"}
 
 
 def _rank(d: Dim) -> tuple[str, int]:

@@ -28,7 +28,7 @@ from neptune.ir.printer import print_expr
 from neptune.mirage import forms
 from neptune.mirage.domain import Need, Needs, demanded, folded, lacking
 from neptune.mirage.forms import ONE, Atom, Domain, Form, Index, add, multiply, number, scaled
-from neptune.mirage.ir import GRID, LOOP, TILE, Graph, Kernel, Node
+from neptune.mirage.ir import GRID, LOOP, NOTHING, TILE, Graph, Kernel, Node
 from neptune.mirage.ops import OPS
 from neptune.mirage.powers import divided, logarithm, power
 from neptune.mirage.types import graph_types
@@ -178,12 +178,14 @@ class _Walk:
         tuples: dict[Index, Index] = {}
         axes, whole = dict(v.axes), dict(v.whole)
         for axis, mine in v.axes.items():
-            on = ((GRID, axis in kernel.grid), (LOOP, axis == kernel.loop), (TILE, True))
-            if axis in uncut or set(mine) != {TILE} or self.single(axis) or not any(x for _, x in on[:2]):
-                if self.single(axis):
-                    axes[axis] = {p: "0" for p, x in on if x and (p == TILE or axis not in uncut)}
+            cuts = NOTHING if axis in uncut else kernel.cuts(axis)
+            parts = [p for p in (GRID, LOOP, TILE) if p in cuts or p == TILE]
+            if self.single(axis):
+                axes[axis] = dict.fromkeys(parts, "0")
                 continue
-            axes[axis] = {p: f"{axis}.{p}@{kernel.name}" for p, x in on if x}
+            if not cuts or set(mine) != {TILE}:
+                continue
+            axes[axis] = {p: f"{axis}.{p}@{kernel.name}" for p in parts}
             whole[axis] = tuple(axes[axis].values())
             tuples[axis,] = whole[axis]
         return replace(v, form=forms.rename(v.form, {}, tuples), axes=axes, whole=whole)
@@ -233,13 +235,12 @@ class _Walk:
         if row.kind == "map":
             return self.mapped(node, operands)
         if node.op == "acc_rescaled":
-            return self.folded(node, self.rescaled(node, *operands), frozenset({LOOP}))
+            return self.folded(node, self.rescaled(node, *operands))
         if any(v.changes for v in operands) and any(v.running for v in operands):
             raise Unsupported(f"`{node.name}` folds a running maximum")
-        parts = node.parts if row.kind == "fold" else frozenset({LOOP, TILE} if node.op == "acc_sum" else {LOOP})
         form = multiply(*(v.form for v in operands)) if node.op == "matmul" else operands[0].form
         inner = replace(_joined(node, operands), form=form)
-        made = self.folded(node, inner, parts)
+        made = self.folded(node, inner)
         return replace(made, running=self.running(node, inner)) if node.op == "acc_max" else made
 
     def mapped(self, node: Node, operands: list[_Value]) -> _Value:
@@ -266,13 +267,13 @@ class _Walk:
         joined = _joined(node, [x, m.running])
         return replace(joined, form=multiply(x.form, forms.exponential(moved)))
 
-    def folded(self, node: Node, v: _Value, parts: frozenset[str]) -> _Value:
-        """A value without parts of an axis: summed, or its largest."""
+    def folded(self, node: Node, v: _Value) -> _Value:
+        """A value without the parts of an axis that a node takes away: summed, or its largest."""
         mine = v.axes[node.axis]
-        left = {p: x for p, x in mine.items() if p not in parts}
+        left = {p: x for p, x in mine.items() if p not in node.taken}
         axes = {a: left if a == node.axis else x for a, x in v.axes.items() if a != node.axis or left}
-        variables = {x: self.part(node.axis, x) for p, x in mine.items() if p in parts and x != "0"}
-        if node.op in ("max", "acc_max"):
+        variables = {x: self.part(node.axis, x) for p, x in mine.items() if p in node.taken and x != "0"}
+        if OPS[node.op].reducer == "max":
             return replace(v, form=self.largest(node, v, variables), axes=axes)
         complete = v.whole.get(node.axis, ()) == tuple(mine.values())
         made = []
@@ -299,13 +300,12 @@ class _Walk:
 
     def map(self, node: Node, args: list[Form]) -> Form:
         """An elementwise operator on forms."""
-        if node.op == "opaque" and node.function == "log" and node.constant is None:
-            return logarithm(*args)
+        if node.op == "cast":
+            return args[0]
+        args = [*args, *([] if node.number is None else [self.constant(node.number)])]
         if node.op == "opaque":
-            return forms.call(node.function, *args, *([] if node.constant is None else [self.constant(node.constant)]))
-        if node.constant is not None:
-            return _WITH_CONSTANT[node.op](args[0], self.constant(node.constant))
-        return _MAPS[node.op](*args)
+            return logarithm(*args) if (node.function, len(args)) == ("log", 1) else forms.call(node.function, *args)
+        return node.applied(_applied, *args)
 
     def constant(self, e: Expr) -> Form:
         """An expression over sizes and scalars, exactly: a float is the rational that it is."""
@@ -316,8 +316,8 @@ class _Walk:
                 return forms.size(name) if name in self.sizes and is_int(dtype) else forms.call(name, kind="scalar")
             case Cast(arg, dtype) if dtype not in ("bool", "int8", "int16", "int32", "int64") or is_int(arg.dtype):
                 return self.constant(arg)
-            case Op(name, args, _) if name in _CONSTANTS:
-                return _CONSTANTS[name](*(self.constant(a) for a in args))
+            case Op(name, args, _) if name in _OF_NUMBERS:
+                return _applied(name, *(self.constant(a) for a in args))
             case _:
                 return forms.call(print_expr(e))
 
@@ -376,22 +376,22 @@ def _minus(a: Form, b: Form) -> Form:
 
 
 _HALF = Fraction(1, 2)
-_MAPS: Mapping[str, Callable[..., Form]] = {
+_FUNCTIONS: Mapping[str, Callable[..., Form]] = {
     "add": add,
     "sub": _minus,
     "mul": multiply,
     "div": divided,
-    "maximum": _maximum,
+    "max": _maximum,
     "neg": lambda x: scaled(x, Fraction(-1)),
     "exp": forms.exponential,
-    "sqr": lambda x: multiply(x, x),
     "sqrt": lambda x: power(x, _HALF),
     "rsqrt": lambda x: power(x, -_HALF),
-    "silu": lambda x: multiply(x, _sigmoid(x)),
     "sigmoid": _sigmoid,
-    "cast": lambda x: x,
+    "pow": _power,
 }
-_WITH_CONSTANT: Mapping[str, Callable[[Form, Form], Form]] = {"shift": add, "scale": multiply, "power": _power}
-_CONSTANTS: Mapping[str, Callable[..., Form]] = {
-    **{name: _MAPS[name] for name in ("add", "sub", "mul", "div", "neg", "exp", "sqrt", "rsqrt")},
-}
+_OF_NUMBERS = _FUNCTIONS.keys() - {"max", "sigmoid", "pow"}
+"""Those of which the numbers of nodes are made, written out."""
+
+
+def _applied(name: str, *args: Form) -> Form:
+    return _FUNCTIONS[name](*args)

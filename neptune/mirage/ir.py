@@ -33,13 +33,14 @@ Sizes are expressions over symbolic sizes; tile sizes are no part of a graph.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from html import escape
 from typing import TypeAlias
 
 from neptune.ir.expr import Expr
 from neptune.ir.program import Scalar
+from neptune.mirage.ops import OPS, V
 
 Parts = frozenset[str]
 Type: TypeAlias = Mapping[str, Parts]
@@ -50,6 +51,7 @@ WHOLE: Parts = frozenset({TILE})
 """The parts of a dimension of a whole tensor."""
 SPLIT: Parts = frozenset({GRID})
 """The parts of a dimension that a split has left: one element a program."""
+NOTHING: Parts = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,22 @@ class Node:
     constant: Expr | None = None
     dtype: str = ""
     function: str = ""
+
+    @property
+    def taken(self) -> Parts:
+        """The parts of its axis that a fold or an accumulator takes away."""
+        if OPS[self.op].kind == "fold":
+            return self.parts
+        return frozenset({LOOP, TILE} if self.op == "acc_sum" else {LOOP})
+
+    @property
+    def number(self) -> Expr | None:
+        """The number of an operator that has one, and the last argument of what is opaque."""
+        return self.constant if OPS[self.op].constant or self.op == "opaque" else None
+
+    def applied(self, apply: Callable[..., V], *args: V) -> V:
+        """The value of a map; `apply(name, *args)` makes that of an operator of expressions, the number last."""
+        return apply(self.function, *args) if self.op == "opaque" else OPS[self.op].applied(apply, *args)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +138,10 @@ class Kernel:
     def size(self) -> int:
         """The number of block operators as bounds count them: loads and nodes, not saves."""
         return len(self.loads) + len(self.nodes)
+
+    def cuts(self, axis: str) -> Parts:
+        """The parts beside its tile into which the kernel divides an axis."""
+        return frozenset({p for p, cut in ((GRID, axis in self.grid), (LOOP, axis == self.loop)) if cut})
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +194,10 @@ class Graph:
     def with_steps(self, *steps: Step) -> Graph:
         return replace(self, steps=steps)
 
+    def with_kernels(self, fn: Callable[[Kernel], Step]) -> Graph:
+        """The graph with each of its kernels as `fn` rewrites it."""
+        return self.with_steps(*(fn(s) if isinstance(s, Kernel) else s for s in self.steps))
+
     def _repr_html_(self) -> str:
         """The text, as notebooks show a graph."""
         return f"<pre>{escape(str(self))}</pre>"
@@ -186,3 +212,22 @@ def nodes(graph: Graph) -> Iterator[Node]:
     """Every node, of all levels, in order."""
     for step in graph.steps:
         yield from step.nodes if isinstance(step, Kernel) else (step,)
+
+
+def reads(step: Step) -> Iterator[str]:
+    """The tensors that a step reads, as often as it does."""
+    yield from (load.tensor for load in step.loads) if isinstance(step, Kernel) else step.operands
+
+
+def writes(step: Step) -> Iterator[str]:
+    """The tensors that a step makes."""
+    yield from (save.name for save in step.saves) if isinstance(step, Kernel) else (step.name,)
+
+
+def needed(nodes: Iterable[Node], results: Collection[str], given: Collection[str] = ()) -> set[str]:
+    """The values that results are computed from, these among them, beside those that are given."""
+    wanted = {*results} - {*given}
+    for node in reversed([*nodes]):
+        if node.name in wanted:
+            wanted |= {*node.operands} - {*given}
+    return wanted

@@ -20,7 +20,7 @@ from math import prod
 from neptune.errors import ScheduleError
 from neptune.ir.dtypes import DTYPES
 from neptune.ir.integers import evaluate_size
-from neptune.mirage.ir import SPLIT, TILE, Graph, Kernel, Node, Type
+from neptune.mirage.ir import SPLIT, TILE, Graph, Kernel, Node, Type, writes
 from neptune.mirage.ops import OPS
 from neptune.mirage.order import SIDE
 from neptune.mirage.types import graph_types, kernel_types
@@ -90,8 +90,7 @@ def layouts(
 def temporaries(graph: Graph) -> tuple[str, ...]:
     """The tensors between steps that are no results of the program, in order."""
     results = {o.value for o in graph.outputs}
-    made = (n for s in graph.steps for n in ([x.name for x in s.saves] if isinstance(s, Kernel) else [s.name]))
-    return tuple(n for n in made if n not in results)
+    return tuple(n for s in graph.steps for n in writes(s) if n not in results)
 
 
 def problem(graph: Graph, sizes: Mapping[str, int], machine: Machine, tiles: Mapping[str, int]) -> Problem:

@@ -17,13 +17,13 @@ from dataclasses import dataclass, replace
 from itertools import combinations, permutations
 
 from neptune.ir.expr import Cast, Expr, Op, Var, as_expr, binary
-from neptune.mirage.ir import GRID, LOOP, TILE, Graph, Kernel, Load, Node, Step, Thread
+from neptune.mirage.ir import GRID, LOOP, TILE, Graph, Kernel, Load, Node, Step, Thread, writes
 from neptune.mirage.ops import OPS
 from neptune.mirage.types import fault
 
 KINDS = ("operator", "operand", "axis", "map", "part", "constant")
 PARTS = tuple(frozenset(x) for n in (1, 2, 3) for x in combinations((GRID, LOOP, TILE), n))
-NUMBERS = ("shift", "scale", "power")
+NUMBERS = tuple(row.name for row in OPS.values() if row.kind == "map" and row.constant)
 """Maps with a number."""
 
 
@@ -89,17 +89,13 @@ def _of_interface(graph: Graph) -> Iterator[Mutant]:
         for axes in permutations(t.axes):
             inputs = (*graph.inputs[:at], replace(t, axes=axes), *graph.inputs[at + 1 :])
             yield Mutant(replace(graph, inputs=inputs), "axis", f"{t.name}[{', '.join(axes)}]")
-    values = [*(t.name for t in graph.inputs), *(n for s in graph.steps for n in _made(s))]
+    values = [*(t.name for t in graph.inputs), *(n for s in graph.steps for n in writes(s))]
     for at, out in enumerate(graph.outputs):
         others = [replace(out, axes=axes) for axes in permutations(out.axes)]
         for new in [*others, *(replace(out, value=v) for v in values)]:
             outputs = (*graph.outputs[:at], new, *graph.outputs[at + 1 :])
             kind = "axis" if new.value == out.value else "operand"
             yield Mutant(replace(graph, outputs=outputs), kind, f"{new.name}[{', '.join(new.axes)}] = {new.value}")
-
-
-def _made(step: Step) -> Sequence[str]:
-    return [s.name for s in step.saves] if isinstance(step, Kernel) else [step.name]
 
 
 def _of_kernel(graph: Graph, kernel: Kernel, tensors: Sequence[str]) -> Iterator[tuple[str, str, Kernel]]:

@@ -7,47 +7,62 @@ A `map` works element by element; operands are broadcast along axes that they la
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from neptune.ir.dtypes import DTYPES
+
+V = TypeVar("V")
 
 
 @dataclass(frozen=True, slots=True)
 class OpRow:
-    """An operator: `kind` is "map", "fold" or "accumulate"; with `constant` it has a number beside its operands."""
+    """An operator: `kind` is "map", "fold" or "accumulate"; with `constant` it has a number beside its operands.
+
+    `function`: the operator of expressions (`neptune.ir.ops`) that a map is, of its operands and its number, or
+    `compound`: a formula of such, given a function that applies one by name. `reducer`: how a fold folds.
+    """
 
     name: str
     arity: int
     kind: str
+    function: str = ""
+    reducer: str = ""
     commutes: bool = False
     constant: bool = False
+    compound: Callable[..., Any] | None = None
+
+    def applied(self, apply: Callable[..., V], *args: V) -> V:
+        """The value of a map; `apply(name, *args)` makes that of an operator of expressions, the number last."""
+        return apply(self.function, *args) if self.compound is None else self.compound(apply, *args)
 
 
 _ROWS = (
-    OpRow("add", 2, "map", commutes=True),
-    OpRow("sub", 2, "map"),
-    OpRow("mul", 2, "map", commutes=True),
-    OpRow("div", 2, "map"),
-    OpRow("maximum", 2, "map", commutes=True),
-    OpRow("neg", 1, "map"),
-    OpRow("exp", 1, "map"),
-    OpRow("sqr", 1, "map"),
-    OpRow("sqrt", 1, "map"),
-    OpRow("rsqrt", 1, "map"),
-    OpRow("silu", 1, "map"),
-    OpRow("sigmoid", 1, "map"),
-    OpRow("shift", 1, "map", constant=True),
-    OpRow("scale", 1, "map", constant=True),
-    OpRow("power", 1, "map", constant=True),
+    OpRow("add", 2, "map", "add", commutes=True),
+    OpRow("sub", 2, "map", "sub"),
+    OpRow("mul", 2, "map", "mul", commutes=True),
+    OpRow("div", 2, "map", "div"),
+    OpRow("maximum", 2, "map", "max", commutes=True),
+    OpRow("neg", 1, "map", "neg"),
+    OpRow("exp", 1, "map", "exp"),
+    OpRow("sqr", 1, "map", compound=lambda f, x: f("mul", x, x)),
+    OpRow("sqrt", 1, "map", "sqrt"),
+    OpRow("rsqrt", 1, "map", "rsqrt"),
+    OpRow("silu", 1, "map", compound=lambda f, x: f("mul", x, f("sigmoid", x))),
+    OpRow("sigmoid", 1, "map", "sigmoid"),
+    OpRow("shift", 1, "map", "add", constant=True),
+    OpRow("scale", 1, "map", "mul", constant=True),
+    OpRow("power", 1, "map", "pow", constant=True),
     OpRow("cast", 1, "map"),
     OpRow("opaque", -1, "map"),
-    OpRow("matmul", 2, "fold", commutes=True),
-    OpRow("sum", 1, "fold"),
-    OpRow("max", 1, "fold"),
-    OpRow("acc", 1, "accumulate"),
-    OpRow("acc_sum", 1, "accumulate"),
-    OpRow("acc_max", 1, "accumulate"),
-    OpRow("acc_rescaled", 2, "accumulate", constant=True),
+    OpRow("matmul", 2, "fold", reducer="sum", commutes=True),
+    OpRow("sum", 1, "fold", reducer="sum"),
+    OpRow("max", 1, "fold", reducer="max"),
+    OpRow("acc", 1, "accumulate", reducer="sum"),
+    OpRow("acc_sum", 1, "accumulate", reducer="sum"),
+    OpRow("acc_max", 1, "accumulate", reducer="max"),
+    OpRow("acc_rescaled", 2, "accumulate", reducer="sum", constant=True),
 )
 """`shift` adds its number, `scale` multiplies by it, `power` raises to it (a rational). `cast` rounds to `dtype`, which
 the algebra does not see. `opaque` applies the function `function` of which nothing is known. `acc_sum` folds the tile

@@ -217,7 +217,7 @@ def candidate_of(graph: Graph, outcome: Outcome, goal: Goal) -> Candidate:
 def tidied(graph: Graph) -> Graph:
     """The graph with the operators of each kernel in order (`order.ordered`)."""
     tensors = graph_types(graph)
-    return graph.with_steps(*(ordered(s, tensors) if isinstance(s, Kernel) else s for s in graph.steps))
+    return graph.with_kernels(lambda k: ordered(k, tensors))
 
 
 @dataclass(frozen=True)

@@ -31,8 +31,8 @@ from neptune.schedule.state import initial
 
 RANK = 4
 """The most dimensions of a tensor."""
-FOLDS = {"sum": "sum", "max": "max"}
-"""Reducers that graphs have, and their operators."""
+FOLDS = ("sum", "max")
+"""Reducers that graphs have; operators are called like them."""
 
 
 @public
@@ -199,7 +199,7 @@ class _Reference:
         product = self.nodes.node(value, "mul")
         if kind == "sum" and product is not None and _both_have(self.nodes, product, axis):
             return self.nodes.add("matmul", *product.operands, axis=axis)
-        return self.nodes.add(FOLDS[kind], value, axis=axis)
+        return self.nodes.add(kind, value, axis=axis)
 
 
 def _products_first(nodes: Nodes, value: str, axes: list[str]) -> list[str]:

@@ -24,7 +24,7 @@ from neptune.ir.printer import print_expr
 from neptune.ir.program import Store, Update
 from neptune.ir.reducers import REDUCERS
 from neptune.mirage.definitions import Definitions
-from neptune.mirage.ir import Graph, nodes
+from neptune.mirage.ir import Graph, needed, nodes
 from neptune.mirage.ranges import range_in
 from neptune.mirage.rewriting import Action, inserted, mapped
 from neptune.schedule.state import Decision
@@ -82,10 +82,8 @@ def without_maxima(graph: Graph, same: Callable[[Graph], bool]) -> Graph:
         if node.op == "sub" and node.operands[1] in behind:
             kept = {node.name: node.operands[0]}
             made = [replace(n, operands=tuple(kept.get(o, o) for o in n.operands)) for n in nodes(graph)]
-            read = {o.value for o in graph.outputs}
-            for n in reversed(made):
-                read |= {*n.operands} if n.name in read else set()
-            other = graph.with_steps(*(n for n in made if n.name in read))
+            live = needed(made, {o.value for o in graph.outputs})
+            other = graph.with_steps(*(n for n in made if n.name in live))
             graph = other if same(other) else graph
     return graph
 

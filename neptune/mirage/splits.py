@@ -10,12 +10,12 @@ program of the grid (Σ x² of a row, where the grid has columns) is computed in
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from neptune.ir.names import fresh_name
-from neptune.mirage.ir import GRID, SPLIT, Graph, Kernel, Load, Node, Save, Type
+from neptune.mirage.ir import GRID, NOTHING, SPLIT, Graph, Kernel, Load, Node, Save, Type, needed
 from neptune.mirage.ops import OPS
-from neptune.mirage.types import NOTHING, Typed, fault, graph_types, kernel_types
+from neptune.mirage.types import Typed, fault, graph_types, kernel_types
 
 SUMS = ("acc", "acc_sum")
 """Accumulators whose parts are added up."""
@@ -56,7 +56,7 @@ def split(kernel: Kernel, tensors: Mapping[str, Type]) -> tuple[Kernel, Kernel] 
         taken |= {parts[n.name], sums[n.name]}
     first = _first(kernel, fresh_name(taken, f"{kernel.name}_parts"), axis, parts)
     further = [Node(s, "sum", (sums[s],), axis, SPLIT) for s in parts]
-    wanted = _needed(kernel, {s.value for s in kernel.saves}, parts)
+    wanted = needed(kernel.nodes, {s.value for s in kernel.saves}, parts)
     looped = any(OPS[n.op].kind == "accumulate" for n in kernel.nodes if n.name in wanted)
     nodes = [n for n in kernel.nodes if n.name in wanted]
     loads = [x for x in kernel.loads if x.name in wanted]
@@ -78,17 +78,8 @@ def _everywhere(kernel: Kernel, value: Typed) -> bool:
 
 def _first(kernel: Kernel, name: str, axis: str, parts: Mapping[str, str]) -> Kernel:
     """The kernel that folds the parts."""
-    wanted = _needed(kernel, parts, ())
+    wanted = needed(kernel.nodes, parts)
     loads = tuple(x for x in kernel.loads if x.name in wanted)
     body = tuple(n for n in kernel.nodes if n.name in wanted)
     saves = tuple(Save(tensor, value) for value, tensor in parts.items())
     return Kernel(name, (*kernel.grid, axis), axis, loads, body, saves)
-
-
-def _needed(kernel: Kernel, results: Collection[str], given: Collection[str]) -> set[str]:
-    """The values that results are computed from, beside those that are given."""
-    wanted = {*results} - {*given}
-    for n in reversed(kernel.nodes):
-        if n.name in wanted:
-            wanted |= {*n.operands} - {*given}
-    return wanted

@@ -22,12 +22,12 @@ from neptune.mirage.types import Typed, graph_types, kernel_types
 def with_threads(graph: Graph) -> Graph:
     """The graph with the chains of maps of its kernels as thread graphs."""
     tensors = graph_types(graph)
-    return graph.with_steps(*(fused(s, tensors) if isinstance(s, Kernel) else s for s in graph.steps))
+    return graph.with_kernels(lambda k: fused(k, tensors))
 
 
 def without_threads(graph: Graph) -> Graph:
     """The graph with all operators of its kernels on one level."""
-    return graph.with_steps(*(replace(s, body=s.nodes) if isinstance(s, Kernel) else s for s in graph.steps))
+    return graph.with_kernels(lambda k: replace(k, body=k.nodes))
 
 
 def fused(kernel: Kernel, tensors: Mapping[str, Type]) -> Kernel:

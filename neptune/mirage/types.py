@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from neptune.boundary import public
 from neptune.errors import ExpressionError, unless_refused
 from neptune.ir.ops import OPS as OPERATORS
-from neptune.mirage.ir import GRID, LOOP, SPLIT, TILE, WHOLE, Graph, Kernel, Node, Parts, Type
+from neptune.mirage.ir import GRID, LOOP, NOTHING, SPLIT, TILE, WHOLE, Graph, Kernel, Node, Parts, Type
 from neptune.mirage.ops import FLOATS, OPS
 
-NOTHING: Parts = frozenset()
 FUNCTIONS = {name: row for name, row in OPERATORS.items() if row.kind in ("arith", "math")}
 """The functions of numbers, which an opaque node may have."""
 
@@ -41,13 +40,7 @@ class Typed:
 
 def loaded(axes: Mapping[str, Parts], kernel: Kernel, whole: Sequence[str] = ()) -> Type:
     """The type of a tile of a tensor with these axes (at kernel level) in a kernel."""
-
-    def cut(axis: str, parts: Parts) -> Parts:
-        if parts == SPLIT or axis in whole:
-            return parts
-        return parts | {p for p, on in ((GRID, axis in kernel.grid), (LOOP, axis == kernel.loop)) if on}
-
-    return {a: cut(a, p) for a, p in axes.items()}
+    return {a: p if p == SPLIT or a in whole else p | kernel.cuts(a) for a, p in axes.items()}
 
 
 def joined(a: Type, b: Type) -> Type | None:
@@ -122,7 +115,7 @@ def _node_type(node: Node, operands: Sequence[Type]) -> Type | ExpressionError:
         t = made
     if row.kind == "map":
         return t
-    taken = node.parts if row.kind == "fold" else frozenset({LOOP, TILE} if node.op == "acc_sum" else {LOOP})
+    taken = node.taken
     if not taken <= t.get(node.axis, NOTHING):
         has = "does not vary along it" if node.axis not in t else f"has its {_names(t[node.axis])} part"
         return _bad(
