@@ -5,9 +5,8 @@ matmul(0, 1), sqr(0), acc_sum(3) …     →     kernel fused1  grid (i, j)  loo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import combinations
 
 from neptune.mirage.enumerate import Solution
 from neptune.mirage.ir import GRID, SPLIT, WHOLE, Graph, Kernel, Load, Node, Save, Type
@@ -77,22 +76,6 @@ def _node(op: Operator, name: str, operands: Sequence[str]) -> Node:
     if op.name == "opaque":
         return Node(name, op.name, tuple(operands), constant=op.label[2], function=op.label[0])
     return Node(name, op.name, tuple(operands), axis=op.axis, parts=parts, constant=op.label)
-
-
-def variants(graph: Graph) -> Iterator[Graph]:
-    """The graph with fewer axes in the grids of its kernels: a program goes over all of an axis that is left out.
-
-    They compute the same, so the search does not tell them apart. Split axes stay. Of each kernel all subsets are
-    given, the largest first, the other kernels as they are.
-    """
-    for step in graph.kernels:
-        folded = {n.axis for n in step.nodes if n.axis}
-        free = [a for a in step.grid if a not in folded]
-        split = tuple(a for a in step.grid if a in folded)
-        for size in range(len(free) - 1, -1, -1):
-            for chosen in combinations(free, size):
-                other = replace(step, grid=(*chosen, *split))
-                yield graph.with_steps(*(other if s is step else s for s in graph.steps))
 
 
 def checked(graph: Graph) -> Graph:

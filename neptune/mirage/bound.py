@@ -16,14 +16,14 @@ C(N, n)·πⁿ. Where a step fails the paper's Theorem 2 stands in, where there 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf, lgamma, log, log2
 from typing import Any
 
 import numpy as np
 
 from neptune.errors import Unsupported
-from neptune.ir.evaluate.domains import Array, EvaluationError, Unevaluated, Value, every
+from neptune.ir.evaluate.domains import Array, EvaluationError, Unevaluated, Value
 from neptune.mirage.certificates import Certificates, Fails
 from neptune.mirage.evaluate import Evaluator
 from neptune.mirage.fields import RootField
@@ -123,7 +123,7 @@ def check(
     if found.accepted or not maxima:
         return found
     why = "it holds for maxima alone, not for any number in their place"
-    return _drawn(reference, graph, at, None, why, seed, target, PAIRS[0], free=False)
+    return _decided(_Draws(reference, graph, at, seed, PAIRS[0], free=False), None, why, target)
 
 
 def _in_pairs(
@@ -138,7 +138,7 @@ def _in_pairs(
         known = None
         if forms is not None:
             known, why = chances(forms, pair, room, seed)
-        found = _drawn(reference, graph, at, known, why, seed, target, pair, free=True)
+        found = _decided(_Draws(reference, graph, at, seed, pair, free=True), known, why, target)
         if not found.accepted or found.log is None:
             return found
         if worst is None or worst.log is None or found.log > worst.log:
@@ -170,17 +170,11 @@ def differences(reference: Graph, graph: Graph, at: Witness, seed: int = 0) -> F
     heights = Heights()
     inputs, scalars = _variables(reference, at, heights)
     evaluator = Evaluator(heights, at, inputs, scalars, free=True, seed=seed)
-    both = every(evaluator.evaluated(g) for g in (reference, graph))
+    both = evaluator.paired(reference, graph)
     if isinstance(both, Unevaluated):
         return both
-    want, got = both
-    if want.keys() != got.keys():
-        return EvaluationError("it has other outputs")
-    for name, x in want.items():
-        if x.shape != got[name].shape:
-            return EvaluationError(f"output `{name}` has other axes")
     # An output without dimensions is an array too.
-    apart = {name: np.asarray(heights.apply("sub", (got[name], x))[0], object) for name, x in want.items()}
+    apart = {n: np.asarray(heights.apply("sub", (got, expected))[0], object) for n, (expected, got) in both.items()}
     return Forms(heights, apart)
 
 
@@ -259,86 +253,86 @@ STRONG = "the theorem on independent exponents"
 PAPER = "Theorem 2 of the paper"
 
 
-def _drawn(
-    reference: Graph,
-    graph: Graph,
-    at: Witness,
-    chances: Mapping[str, Array] | None,
-    why: str,
-    seed: int,
-    target: float,
-    primes: tuple[int, int],
-    free: bool,
-) -> Checked:
-    counted: dict[str, Array] = {}
-    draws = 0
-    best: Checked | None = None
-    known = chances is not None and not any(c is None for v in chances.values() for c in v.ravel())
-    for stage in STAGES:
-        while draws < stage:
-            size = min(CHUNK, stage - draws)
-            wrong = _count(reference, graph, at, size, (seed + 1) * 65537 + draws, primes, free, counted)
-            draws += size
+@dataclass
+class _Draws:
+    """Draws of one pair of fields for two graphs, and how often each element counted in them. With `free` maxima are
+    free variables."""
+
+    reference: Graph
+    graph: Graph
+    at: Witness
+    seed: int
+    primes: tuple[int, int]
+    free: bool
+    draws: int = 0
+    counted: dict[str, Array] = field(default_factory=dict)
+
+    @property
+    def fewest(self) -> int:
+        """How often the element counted that did least often."""
+        return min((int(c.min()) for c in self.counted.values()), default=0)
+
+    def until(self, draws: int) -> str:
+        """Draw until there are so many; returns in what the graphs differ, or nothing."""
+        while self.draws < draws:
+            size = min(CHUNK, draws - self.draws)
+            wrong = self._compared(size, (self.seed + 1) * 65537 + self.draws)
+            self.draws += size
             if wrong:
-                return Checked(False, draws, _fewest(counted), None, "", None, wrong)
-        fewest = _fewest(counted)
-        if not known and draws >= UNBOUNDED and fewest >= UNBOUNDED // 16:
-            return Checked(True, draws, fewest, None, "", None, why or "an element has none")
-        if known and chances is not None and fewest:
-            best = _bounded(draws, counted, chances, why)
+                return wrong
+        return ""
+
+    def _compared(self, draws: int, seed: int) -> str:
+        fields = RootField(draws, seed, *self.primes)
+        inputs, scalars = draw_inputs(fields, self.reference, self.at, np.random.default_rng(seed))
+        evaluator = Evaluator(fields, self.at, inputs, scalars, free=self.free, seed=seed)
+        both = evaluator.paired(self.reference, self.graph)
+        if isinstance(both, Unevaluated):
+            return str(both)
+        for name, (expected, got) in both.items():
+            counts = (fields.known(expected) & fields.known(got)).sum(0)
+            self.counted[name] = self.counted.get(name, 0) + counts
+            if fields.differs(expected, got).any():
+                return f"output `{name}` differs"
+        return ""
+
+    def bounded(self, chances: Mapping[str, Array], why: str) -> Checked:
+        """What the draws say, with the greatest of C(draws, n)·πⁿ over all elements, for each of the stages."""
+        pairs = [
+            (int(n), chance)
+            for name, counts in self.counted.items()
+            for n, chance in zip(counts.ravel(), chances[name].ravel(), strict=True)
+        ]
+        totals = [_choose(self.draws, n) + n * chance.log if n else 0.0 for n, chance in pairs]
+        log, worst = max(zip(totals, (chance for _, chance in pairs), strict=True), key=lambda x: x[0])
+        papers = [_choose(self.draws, n) + n * chance.paper for n, chance in pairs if chance.paper is not None]
+        paper = max(papers) + log2(len(STAGES)) if len(papers) == len(pairs) else None
+        bound = None if paper is None or paper >= 0 else paper
+        return Checked(True, self.draws, self.fewest, log + log2(len(STAGES)), worst.theorem, worst, why, bound)
+
+
+def _decided(drawn: _Draws, chances: Mapping[str, Array] | None, why: str, target: float) -> Checked:
+    """Draw, in stages, until the bound by the chances of elements is small enough; `why` some have none."""
+    if chances is not None and any(c is None for v in chances.values() for c in v.ravel()):
+        chances = None
+    best: Checked | None = None
+    for stage in STAGES:
+        if wrong := drawn.until(stage):
+            return Checked(False, drawn.draws, drawn.fewest, None, "", None, wrong)
+        fewest = drawn.fewest
+        if chances is None and drawn.draws >= UNBOUNDED and fewest >= UNBOUNDED // 16:
+            return Checked(True, drawn.draws, fewest, None, "", None, why or "an element has none")
+        if chances is not None and fewest:
+            best = drawn.bounded(chances, why)
             if best.log is not None and best.log <= target:
                 return best
-    if not fewest:
-        return Checked(False, draws, 0, None, "", None, "no draw counts for some element")
+    if not drawn.fewest:
+        return Checked(False, drawn.draws, 0, None, "", None, "no draw counts for some element")
     if best is not None and best.log is not None and best.log < 0:
         return best
-    return Checked(True, draws, fewest, None, "", None, why or "draws that count are too few")
-
-
-def _fewest(counted: Mapping[str, Array]) -> int:
-    return min((int(c.min()) for c in counted.values()), default=0)
-
-
-def _bounded(draws: int, counted: Mapping[str, Array], chances: Mapping[str, Array], why: str) -> Checked:
-    """What the draws say, with the greatest of C(draws, n)·πⁿ over all elements, for each of the stages."""
-    pairs = [(int(n), c) for name, x in counted.items() for n, c in zip(x.ravel(), chances[name].ravel(), strict=True)]
-    totals = [_choose(draws, n) + n * c.log if n else 0.0 for n, c in pairs]
-    log, worst = max(zip(totals, (c for _, c in pairs), strict=True), key=lambda x: x[0])
-    papers = [_choose(draws, n) + n * c.paper for n, c in pairs if c.paper is not None]
-    paper = max(papers) + log2(len(STAGES)) if len(papers) == len(pairs) else None
-    said = None if paper is None or paper >= 0 else paper
-    return Checked(True, draws, _fewest(counted), log + log2(len(STAGES)), worst.theorem, worst, why, said)
+    return Checked(True, drawn.draws, drawn.fewest, None, "", None, why or "draws that count are too few")
 
 
 def _choose(n: int, k: int) -> float:
     """log₂ of the binomial coefficient."""
     return (lgamma(n + 1) - lgamma(k + 1) - lgamma(n - k + 1)) / log(2)
-
-
-def _count(
-    reference: Graph,
-    graph: Graph,
-    at: Witness,
-    draws: int,
-    seed: int,
-    primes: tuple[int, int],
-    free: bool,
-    counted: dict[str, Array],
-) -> str:
-    """Compare in some draws and add to `counted` where they count; what is wrong."""
-    field = RootField(draws, seed, *primes)
-    inputs, scalars = draw_inputs(field, reference, at, np.random.default_rng(seed))
-    evaluator = Evaluator(field, at, inputs, scalars, free=free, seed=seed)
-    both = every(evaluator.evaluated(g) for g in (reference, graph))
-    if isinstance(both, Unevaluated):
-        return str(both)
-    want, got = both
-    for name, a in want.items():
-        b = got.get(name)
-        if b is None or a.p.shape != b.p.shape:
-            return f"output `{name}` has other axes"
-        counts = (field.known(a) & field.known(b)).sum(0)
-        counted[name] = counted.get(name, 0) + counts
-        if field.differs(a, b).any():
-            return f"output `{name}` differs"
-    return ""

@@ -11,14 +11,13 @@ claimed for it: see `bound`.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from neptune.ir.evaluate.domains import Array, Unevaluated, Value
-from neptune.mirage.evaluate import Evaluator, Tiled
+from neptune.ir.evaluate.domains import Array, Results, Unevaluated, Value
+from neptune.mirage.evaluate import Evaluator, pairs
 from neptune.mirage.fields import RootField
 from neptune.mirage.ir import Graph
 from neptune.mirage.witness import Witness, draw_inputs, witness
@@ -52,7 +51,7 @@ class Drawn:
 
     field: RootField
     evaluator: Evaluator
-    expected: Mapping[str, Value]
+    expected: Results
 
 
 class Candidates:
@@ -65,11 +64,6 @@ class Candidates:
             _drawn(reference, self.at, field, inputs, scalars, some, seed) for some in (kept[:FIRST], kept)
         )
 
-    @property
-    def evaluator(self) -> Evaluator:
-        """Evaluates parts of graphs on the first draws, for fingerprints."""
-        return self._first.evaluator
-
     def accept(self, graph: Graph) -> bool:
         """Return True if the graph agrees with the reference."""
         return self.outcome(graph).accepted
@@ -79,13 +73,6 @@ class Candidates:
         first = compare(self._first, graph)
         return first if not first.accepted and first.why != FEW else compare(self._all, graph)
 
-    def fingerprint(self, value: Tiled) -> Hashable:
-        """Equal for values of `evaluator` that are equal; None where an element has no value in any draw."""
-        parts = self._first.field.parts(value.value)
-        if (parts[0].reshape(len(parts[0]), -1).max(0) < 0).any():
-            return None
-        return value.dims, hashlib.blake2b(b"".join(x.tobytes() for x in parts), digest_size=16).digest()
-
 
 FEW = "too few draws count"
 
@@ -94,18 +81,13 @@ def compare(drawn: Drawn, graph: Graph) -> Outcome:
     """Compare the outputs of a graph with those of the reference, by name."""
     draws, fewest = drawn.field.draws, drawn.field.draws
     outputs = drawn.evaluator.evaluated(graph)
-    if isinstance(outputs, Unevaluated):
-        return Outcome(False, draws, 0, str(outputs))
-    if outputs.keys() != drawn.expected.keys():
-        return Outcome(False, draws, 0, "it has other outputs")
-    for name, want in drawn.expected.items():
-        got = outputs[name]
-        if want.p.shape[1:] != got.p.shape[1:]:
-            return Outcome(False, draws, 0, f"output `{name}` has other axes")
-        wrong = drawn.field.differs(want, got)
-        both = drawn.field.known(want) & drawn.field.known(got)
-        fewest = min(fewest, int(both.sum(0).min()))
-        if wrong.any():
+    both = outputs if isinstance(outputs, Unevaluated) else pairs(drawn.field, drawn.expected, outputs)
+    if isinstance(both, Unevaluated):
+        return Outcome(False, draws, 0, str(both))
+    for name, (expected, got) in both.items():
+        counts = drawn.field.known(expected) & drawn.field.known(got)
+        fewest = min(fewest, int(counts.sum(0).min()))
+        if drawn.field.differs(expected, got).any():
             return Outcome(False, draws, fewest, f"output `{name}` differs")
     return Outcome(fewest >= ENOUGH, draws, fewest, "" if fewest >= ENOUGH else FEW)
 

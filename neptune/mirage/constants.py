@@ -14,6 +14,7 @@ import numpy as np
 from neptune.ir.dtypes import is_float
 from neptune.ir.evaluate.domains import Array, EvaluationError, Value
 from neptune.ir.expr import Cast, Const, Expr, Op, Var
+from neptune.ir.ops import OPS
 
 SMALL = 1 << 10
 """Constants of a larger numerator or denominator may be drawn too: their digits make no graph right."""
@@ -68,7 +69,7 @@ class Constants:
         return self._known[e]
 
     def _value(self, e: Expr) -> Value:
-        exact = rational(e, {})
+        exact = rational(e)
         if exact is not None and self.draw is not None and max(abs(exact.numerator), exact.denominator) > SMALL:
             return self.draw(hash(exact))
         if exact is not None:
@@ -84,7 +85,7 @@ class Constants:
 
     def power(self, base: Value, exponent: Expr | None, rank: int) -> Value:
         """Whole powers multiply, halves and quarters take roots; any other is a function of both."""
-        exact = None if exponent is None else rational(exponent, {})
+        exact = None if exponent is None else rational(exponent)
         if exact is None or exact.denominator not in (1, 2, 4, 8) or abs(exact) > 64:
             return applied(self.numbers, "pow", base, self.at(exponent, rank))
         for _ in range(exact.denominator.bit_length() - 1):
@@ -97,30 +98,20 @@ class Constants:
         return applied(self.numbers, "div", one, result) if exact < 0 else result
 
 
-def rational(e: Expr, sizes: Mapping[str, int]) -> Fraction | None:
-    """The exact value of a constant with these sizes, None where it has none as a rational."""
+def rational(e: Expr) -> Fraction | None:
+    """The exact value of a constant, None where it has none as a rational."""
     match e:
-        case Const(value, _):
-            return Fraction(value) if np.isfinite(value) else None
-        case Var(name):
-            return Fraction(sizes[name]) if name in sizes else None
-        case Cast(arg, dtype):
-            return rational(arg, sizes) if is_float(dtype) else None
-        case Op(name, args, _):
-            found = [rational(x, sizes) for x in args]
-            if any(x is None for x in found) or name not in _EXACT:
-                return None
-            return _exact(name, [x for x in found if x is not None])
+        case Const(value, _) if np.isfinite(value):
+            return Fraction(value)
+        case Cast(arg, dtype) if is_float(dtype):
+            return rational(arg)
+        case Op(name, args, _) if name in _EXACT:
+            numbers = [rational(x) for x in args]
+            function = None if None in numbers else OPS[name].value
+            result = None if function is None else function(*numbers)
+            return result if isinstance(result, Fraction) else None
     return None
 
 
 _EXACT = ("add", "sub", "mul", "div", "neg")
-
-
-def _exact(name: str, x: Sequence[Fraction]) -> Fraction | None:
-    if name == "neg":
-        return -x[0]
-    a, b = x
-    if name == "div":
-        return a / b if b else None
-    return a + b if name == "add" else a - b if name == "sub" else a * b
+"""Operators of rationals that give rationals, but for x/0."""

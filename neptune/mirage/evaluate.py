@@ -21,15 +21,15 @@ from fractions import Fraction
 from functools import reduce
 from itertools import pairwise
 from operator import and_, gt
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from neptune.ir.evaluate.domains import Array, EvaluationError, Results, Unevaluated, Value, results_or_why
+from neptune.ir.evaluate.domains import Array, EvaluationError, Results, Unevaluated, Value, every, results_or_why
 from neptune.ir.evaluate.floats import Float64
 from neptune.ir.expr import Expr
 from neptune.mirage.constants import Constants, Numbers, applied
-from neptune.mirage.ir import GRID, LOOP, NOTHING, TILE, Graph, Kernel, Load, Node
+from neptune.mirage.ir import GRID, LOOP, NOTHING, TILE, Graph, Kernel, Load, Node, tensors_of
 from neptune.mirage.ops import OPS
 from neptune.mirage.witness import Witness
 
@@ -91,6 +91,20 @@ class Tiled:
         return any(d.part == LOOP for d in self.dims)
 
 
+Pairs: TypeAlias = dict[str, tuple[Value, Value]]
+"""Each output of two graphs by name: the first one's, and the other's."""
+
+
+def pairs(numbers: Numbers, expected: Results, got: Results) -> Pairs | EvaluationError:
+    """The outputs of two graphs side by side; an EvaluationError where they do not correspond."""
+    if expected.keys() != got.keys():
+        return EvaluationError("it has other outputs")
+    for name, value in expected.items():
+        if numbers.parts(value)[0].shape[1:] != numbers.parts(got[name])[0].shape[1:]:
+            return EvaluationError(f"output `{name}` has other axes")
+    return {name: (value, got[name]) for name, value in expected.items()}
+
+
 class Evaluator:
     """Evaluates graphs on one set of inputs. `scalars` gives numbers (arrays over draws) to scalars in constants.
 
@@ -124,17 +138,17 @@ class Evaluator:
 
     def outputs(self, graph: Graph) -> Results:
         """The outputs by name, the first dimension that of draws, the others in the order of the output."""
-        known = self.tensors(graph)
-        for step in graph.steps:
-            if isinstance(step, Kernel):
-                known |= self.kernel(step, known)
-            else:
-                known[step.name] = self.node(step, [known[o] for o in step.operands])
-        return {o.name: self.laid_out(known[o.value], o.axes) for o in graph.outputs}
+        tensors = tensors_of(graph, self.graph_inputs(graph), self)
+        return {o.name: self.laid_out(tensors[o.value], o.axes) for o in graph.outputs}
 
-    def tensors(self, graph: Graph) -> dict[str, Tiled]:
-        """The inputs of a graph."""
-        found = {}
+    def paired(self, reference: Graph, graph: Graph) -> Pairs | Unevaluated:
+        """The outputs of two graphs side by side, or why there are none."""
+        both = every(self.evaluated(g) for g in (reference, graph))
+        return both if isinstance(both, Unevaluated) else pairs(self.numbers, *both)
+
+    def graph_inputs(self, graph: Graph) -> dict[str, Tiled]:
+        """The inputs of a graph, which the reference must have."""
+        values = {}
         for t in graph.inputs:
             unknown = [a for a in t.axes if a not in self.witness.lengths]
             if unknown or t.source not in self.inputs:
@@ -148,17 +162,8 @@ class Evaluator:
             dims = tuple(Dim(a, TILE, frozenset()) for a in t.axes)
             key = self._key("input", t.source, t.axes)
             value = self.numbers.make([x[cut] for x in self.numbers.parts(self.inputs[t.source])])
-            found[t.name] = Tiled(dims, value, None, key)
-        return found
-
-    def kernel(self, kernel: Kernel, tensors: Mapping[str, Tiled]) -> dict[str, Tiled]:
-        """The tensors that a kernel saves."""
-        known: dict[str, Tiled] = {}
-        for load in kernel.loads:
-            known[load.name] = self.load(load, kernel, tensors[load.tensor])
-        for node in kernel.nodes:
-            known[node.name] = self.node(node, [known[o] for o in node.operands])
-        return {s.name: self.save(known[s.value]) for s in kernel.saves}
+            values[t.name] = Tiled(dims, value, None, key)
+        return values
 
     def load(self, load: Load, kernel: Kernel, tensor: Tiled) -> Tiled:
         """A tensor in the parts that programs and iterations have."""

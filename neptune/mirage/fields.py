@@ -21,12 +21,11 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from neptune.errors import Unsupported
-from neptune.ir.evaluate.domains import Array, Elementwise, EvaluationError, Value
+from neptune.ir.evaluate.domains import Array, Elementwise, Value
 from neptune.verify.residues import BAD, P, Powers, Q, inverse, mix, name_key, reduced, residue, root
 
 NONE = -1
@@ -71,8 +70,6 @@ class RootField(Elementwise):
 
     Another pair of primes may be given: q | p − 1, both 3 modulo 4.
     """
-
-    name = "field pair with roots"
 
     def __init__(self, draws: int, seed: int = 0, p: int = P, q: int = Q) -> None:
         if (p - 1) % q or p % 4 != 3 or q % 4 != 3:
@@ -121,32 +118,6 @@ class RootField(Elementwise):
         """An exact rational, as an array of rank 0."""
         return Pair(*(np.asarray(residue(value, m)) for m in (self.p, self.q)))
 
-    def const(self, value: float, dtype: str) -> Value:
-        if not np.isfinite(value):
-            raise Unsupported("a field has no infinity and no NaN")
-        return self.number(Fraction(value))
-
-    def undefined(self, shape: tuple[int, ...]) -> Value:
-        return Pair(np.full(shape, BAD), np.full(shape, BAD))
-
-    def lift(self, value: Any, dtype: str) -> Value:
-        """Numbers of the field as they are, floats as the rationals that they are."""
-        if isinstance(value, Pair):
-            return value
-        array = np.asarray(value, np.float64)
-        found = [self.const(float(x), dtype) for x in array.ravel()]
-        return Pair(*(np.array([x[k] for x in found], np.int64).reshape(array.shape) for k in range(2)))
-
-    def embed(self, value: Array, dtype: str) -> Value:
-        x = np.asarray(value, np.int64)
-        return Pair(x % self.p, x % self.q)
-
-    def truncate(self, v: Value, dtype: str) -> Array:
-        raise Unsupported("a cast to integers has no meaning in a field")
-
-    def cast(self, v: Value, dtype: str) -> Value:
-        return v
-
     def apply(self, name: str, args: Sequence[Value], dtype: str = "") -> Value:
         """An operator; a name that is none is a function of which nothing is known."""
         if len(args) == 1 and name in self._unary:
@@ -155,17 +126,10 @@ class RootField(Elementwise):
             return self._binary[name](args[0], args[1])
         return self._opaque(name, *args)
 
-    def compare(self, name: str, a: Value, b: Value) -> Array:
-        raise Unsupported("a field has no order")
-
     def fold(self, reducer: str, v: Value, axis: int, dtype: str = "") -> Value:
         if reducer == "sum":
             return Pair(*(self._sum(x, axis, m) for x, m in self._with(v)))
         return super().fold(reducer, v, axis, dtype)
-
-    def check(self, name: str, v: Value) -> None:
-        if (v.p == BAD).all():
-            raise EvaluationError(f"output {name} has no value in any draw")
 
     def draw(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Value:
         """Uniform residues, one set a draw; `shape` without the axis of draws."""

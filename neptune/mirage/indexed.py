@@ -15,7 +15,7 @@ that was subtracted. So repaired graphs are proved for any m, as softmax subtrac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import isfinite
@@ -28,7 +28,7 @@ from neptune.ir.printer import print_expr
 from neptune.mirage import forms
 from neptune.mirage.domain import Need, Needs, demanded, folded, lacking
 from neptune.mirage.forms import ONE, Atom, Domain, Form, Index, add, multiply, number, scaled
-from neptune.mirage.ir import GRID, LOOP, NOTHING, TILE, Graph, Kernel, Node
+from neptune.mirage.ir import GRID, LOOP, NOTHING, TILE, Graph, Kernel, Load, Node, tensors_of
 from neptune.mirage.ops import OPS
 from neptune.mirage.powers import divided, logarithm, power
 from neptune.mirage.types import graph_types
@@ -130,11 +130,7 @@ def _walked(graph: Graph) -> _Walk:
     """A graph with the values of its steps; Unsupported where any form on the way grows too large."""
     graph_types(graph)
     made = _Walk(graph)
-    for step in graph.steps:
-        if isinstance(step, Kernel):
-            made.kernel(step)
-        else:
-            made.values[step.name] = made.node(step, made.values)
+    made.values = tensors_of(graph, made.values, made)
     for out in graph.outputs:
         names = {a: f"@{n}" for n, a in enumerate(out.axes) if not made.single(a)}
         form = forms.rename(made.values[out.value].form, names)
@@ -163,22 +159,12 @@ class _Walk:
     def variable(self, axis: str) -> str:
         return "0" if self.single(axis) else axis
 
-    def kernel(self, kernel: Kernel) -> None:
-        """The tensors that a kernel saves."""
-        found: dict[str, _Value] = {}
-        for load in kernel.loads:
-            found[load.name] = self.cut(self.values[load.tensor], kernel, load.whole)
-        for node in kernel.nodes:
-            found[node.name] = self.node(node, found)
-        for save in kernel.saves:
-            self.values[save.name] = self.saved(found[save.value])
-
-    def cut(self, v: _Value, kernel: Kernel, uncut: tuple[str, ...]) -> _Value:
+    def load(self, load: Load, kernel: Kernel, v: _Value) -> _Value:
         """A tile of a tensor: each index in parts."""
         tuples: dict[Index, Index] = {}
         axes, whole = dict(v.axes), dict(v.whole)
         for axis, mine in v.axes.items():
-            cuts = NOTHING if axis in uncut else kernel.cuts(axis)
+            cuts = NOTHING if axis in load.whole else kernel.cuts(axis)
             parts = [p for p in (GRID, LOOP, TILE) if p in cuts or p == TILE]
             if self.single(axis):
                 axes[axis] = dict.fromkeys(parts, "0")
@@ -190,7 +176,7 @@ class _Walk:
             tuples[axis,] = whole[axis]
         return replace(v, form=forms.rename(v.form, {}, tuples), axes=axes, whole=whole)
 
-    def saved(self, v: _Value) -> _Value:
+    def save(self, v: _Value) -> _Value:
         """A tensor in device memory: each index one variable again."""
         tuples, axes, whole = {}, dict(v.axes), dict(v.whole)
         for axis, mine in v.axes.items():
@@ -207,9 +193,8 @@ class _Walk:
                 raise Unsupported(f"a tensor depends on how axis `{axis}` is cut")
         return replace(v, form=form, axes=axes, whole=whole)
 
-    def node(self, node: Node, found: Mapping[str, _Value]) -> _Value:
+    def node(self, node: Node, operands: Sequence[_Value]) -> _Value:
         """The value of an operator, with what it and its operands need."""
-        operands = [found[o] for o in node.operands]
         made = self.value(node, operands)
         needs = frozenset(n for v in operands for n in v.needs).union(*(self.demands(node, operands)))
         if OPS[node.op].kind != "map":
@@ -217,7 +202,7 @@ class _Walk:
         running = made.running and replace(made.running, needs=needs)
         return replace(made, needs=needs, running=running)
 
-    def demands(self, node: Node, operands: list[_Value]) -> Iterator[Iterable[Need]]:
+    def demands(self, node: Node, operands: Sequence[_Value]) -> Iterator[Iterable[Need]]:
         """What an operator needs itself, of whole axes, and what its number does."""
         name = node.function if node.op == "opaque" else "pow" if node.op == "power" else node.op
         whole = {v.whole[a]: (a,) for v in operands for a in v.whole if len(v.whole[a]) > 1}
@@ -229,7 +214,7 @@ class _Walk:
                     yield demanded(x.name, [self.constant(a) for a in x.args])
         yield demanded(name, args, _rational(args[-1]) if node.constant is not None else None)
 
-    def value(self, node: Node, operands: list[_Value]) -> _Value:
+    def value(self, node: Node, operands: Sequence[_Value]) -> _Value:
         """The value of an operator."""
         row = OPS[node.op]
         if row.kind == "map":
@@ -243,7 +228,7 @@ class _Walk:
         made = self.folded(node, inner)
         return replace(made, running=self.running(node, inner)) if node.op == "acc_max" else made
 
-    def mapped(self, node: Node, operands: list[_Value]) -> _Value:
+    def mapped(self, node: Node, operands: Sequence[_Value]) -> _Value:
         """A map; in the loop it reads what a running maximum is there, and behind it the last one."""
         there = [v.running or v for v in operands]
         if any(v.changes for v in operands):
@@ -322,7 +307,7 @@ class _Walk:
                 return forms.call(print_expr(e))
 
 
-def _joined(node: Node, operands: list[_Value]) -> _Value:
+def _joined(node: Node, operands: Sequence[_Value]) -> _Value:
     """The axes of a map of values; each axis has to be cut alike in all of them."""
     axes: dict[str, dict[str, str]] = {}
     whole: dict[str, Index] = {}

@@ -33,10 +33,10 @@ Sizes are expressions over symbolic sizes; tile sizes are no part of a graph.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from neptune.ir.expr import Expr
 from neptune.ir.program import Scalar
@@ -212,6 +212,30 @@ def nodes(graph: Graph) -> Iterator[Node]:
     """Every node, of all levels, in order."""
     for step in graph.steps:
         yield from step.nodes if isinstance(step, Kernel) else (step,)
+
+
+class Semantics(Protocol[V]):
+    """What the loads, nodes and saves of a graph mean: each makes a value, of any kind."""
+
+    def load(self, load: Load, kernel: Kernel, tensor: V) -> V: ...
+
+    def node(self, node: Node, operands: Sequence[V]) -> V: ...
+
+    def save(self, value: V) -> V: ...
+
+
+def tensors_of(graph: Graph, inputs: Mapping[str, V], semantics: Semantics[V]) -> dict[str, V]:
+    """The values of all tensors in device memory by name, given those of the inputs."""
+    tensors = dict(inputs)
+    for step in graph.steps:
+        if isinstance(step, Node):
+            tensors[step.name] = semantics.node(step, [tensors[o] for o in step.operands])
+            continue
+        inside = {load.name: semantics.load(load, step, tensors[load.tensor]) for load in step.loads}
+        for node in step.nodes:
+            inside[node.name] = semantics.node(node, [inside[o] for o in node.operands])
+        tensors |= {save.name: semantics.save(inside[save.value]) for save in step.saves}
+    return tensors
 
 
 def reads(step: Step) -> Iterator[str]:

@@ -25,7 +25,7 @@ import numpy as np
 
 from neptune.boundary import public
 from neptune.errors import ExpressionError, NeptuneError, Unsupported, or_refusal
-from neptune.ir.evaluate.domains import Array, EvaluationError, Unevaluated, every
+from neptune.ir.evaluate.domains import Array, EvaluationError, Unevaluated
 from neptune.ir.program import Program
 from neptune.mirage.align import aligned, ordered, orders
 from neptune.mirage.bound import check
@@ -311,16 +311,12 @@ def counterexample(graph: Graph, expression: Graph, seed: int = 0) -> Counterexa
     for at in (*(witness(expression, lengths, kept) for lengths, kept in LENGTHS), *others):
         inputs, scalars = _inputs(expression, at, np.random.default_rng((seed, 0xF64)))
         with np.errstate(all="ignore"):
-            both = every(Evaluator(Defined(INSTANCES), at, inputs, scalars).evaluated(g) for g in (expression, graph))
+            both = Evaluator(Defined(INSTANCES), at, inputs, scalars).paired(expression, graph)
         if isinstance(both, Unevaluated):
             return both
-        want, got = both
-        for name in want:
-            if want[name].shape != got[name].shape:
-                return EvaluationError(f"output `{name}` has other axes")
-            if (index := _difference(want[name], got[name])) is not None:
-                expected, other = float(want[name][index]), float(got[name][index])
-                return Counterexample(name, index[1:], expected, other, at.lengths, seed)
+        for name, (expected, got) in both.items():
+            if (index := _difference(expected, got)) is not None:
+                return Counterexample(name, index[1:], float(expected[index]), float(got[index]), at.lengths, seed)
     return None
 
 

@@ -106,29 +106,6 @@ def test_draws_that_count_are_looked_for() -> None:
     assert 0 < ENOUGH <= DRAWS // 4
 
 
-def test_fingerprints() -> None:
-    tier = TIERS[id(v.ATTENTION)]
-    kernel = v.ATTENTION_FUSED.kernels[0]
-    tensors = tier.evaluator.tensors(v.ATTENTION)
-    known = {x.name: tier.evaluator.load(x, kernel, tensors[x.tensor]) for x in kernel.loads}
-
-    def made(name: str, op: str, operands: str, axis: str = "") -> object:
-        node = v.n(name, op, operands, axis)
-        known[name] = tier.evaluator.node(node, [known[o] for o in node.operands])
-        return tier.fingerprint(known[name])
-
-    prints = [
-        made("s", "matmul", "q k", "d"),
-        made("product", "mul", "q k"),
-        made("t", "sum", "product", "d"),
-        made("p", "exp", "s"),
-        made("pv", "matmul", "p v", "j"),
-        made("nowhere", "sub", "s t"),
-        made("undefined", "div", "s nowhere"),
-    ]
-    assert prints[0] == prints[2] and len(set(prints)) == 6 and prints[-1] is None
-
-
 def test_a_seed_decides_the_draws() -> None:
     a, b, c = (Candidates(v.LORA, seed=s) for s in (1, 1, 2))
     x, y, z = (t._all.expected["out"].p for t in (a, b, c))
