@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 
 from neptune.errors import FusionError, ScheduleError
 from neptune.ir.expr import Expr, Load, Var, eq, loads, ne, rewrite, substitute
-from neptune.ir.program import For, If, Made, Seq, Stmt, Store, for_loops, paths, seq, stages, starts, writes
+from neptune.ir.program import For, If, Made, Seq, Stmt, Store, for_loops, nests, paths, seq, stages, starts, writes
 from neptune.ir.reducers import REDUCERS
 from neptune.schedule.alignment import meetings
 from neptune.schedule.definition import Axis, Definition, define, whole_axis
@@ -88,17 +88,13 @@ def _parts(state: State, ref: Loop) -> _Parts:
     ):
         wrong = f"`{ref.var}` is no loop over parts whose number a launch chooses"
         raise ScheduleError(request, wrong, hint='split_k(loop, "NUM_SPLITS"), and bind the loop that it returns')
-    nest = next(n for n in _nests(state.program.body) if any(f is loop for f in _loops(n)))
+    nest = next(n for n in nests(state.program.body) if any(f is loop for f in _loops(n)))
     return _Parts(request, loop, nest, host, local)
 
 
 def _parts_of(state: State, fold: str) -> list[str]:
     """The local stage of a global fold, in a list; none for other stages."""
     return [s for s in state.made("part", fold) if s in state.definitions]
-
-
-def _nests(body: Stmt) -> tuple[Stmt, ...]:
-    return body.stmts if isinstance(body, Seq) else (body,)
 
 
 def _loops(s: Stmt) -> list[For]:
@@ -203,7 +199,7 @@ def _from_nothing(state: State, p: _Parts, name: str) -> bool:
 def _skipped(state: State, p: _Parts, body: Stmt) -> Stmt:
     """The kernels that only combine parts, with nothing to do where there is one."""
     fresh: list[Stmt] = []
-    for nest in _nests(body):
+    for nest in nests(body):
         names = {s.name for s in stages(nest)}
         mine = any(f.var == p.loop.var and f.kind != "serial" for f in _loops(nest))
         combines = not mine and all(

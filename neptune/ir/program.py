@@ -292,8 +292,13 @@ def seq(*stmts: Stmt) -> Stmt:
     """A flat sequence; one statement stands for itself."""
     flat: list[Stmt] = []
     for s in stmts:
-        flat.extend(s.stmts if isinstance(s, Seq) else (s,))
+        flat.extend(nests(s))
     return flat[0] if len(flat) == 1 else Seq(tuple(flat))
+
+
+def nests(body: Stmt) -> tuple[Stmt, ...]:
+    """The statements that a body is a sequence of."""
+    return body.stmts if isinstance(body, Seq) else (body,)
 
 
 def sub_stmts(s: Stmt) -> tuple[Stmt, ...]:

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from neptune.errors import FusionError, NeptuneError
-from neptune.ir.expr import Expr, Load, Var, cast, loads, op, variables
+from neptune.ir.expr import Expr, Load, Var, cast, op, variables
 from neptune.ir.names import fresh_name
 from neptune.ir.program import ZERO, Buffer, For, Program, Stage, Stmt, Store, Update, seq, stages, wrap
 from neptune.ir.reducers import REDUCERS
@@ -27,6 +27,7 @@ from neptune.mirage.ir import LOOP, NOTHING, TILE, WHOLE, Graph, Kernel, Node, T
 from neptune.mirage.operands import NARROW, core, product, substitute_hole
 from neptune.mirage.ops import OPS
 from neptune.mirage.types import fault, graph_types, kernel_types, saved
+from neptune.schedule import state
 from neptune.schedule.state import Decision
 
 
@@ -329,7 +330,7 @@ def _live(nests: Sequence[Stmt], results: set[str]) -> list[Stmt]:
     for nest in reversed(nests):
         (stage,) = stages(nest)
         if needed.intersection(stage.action.buffers):
-            needed |= {x.buffer for e in stage.action.values for x in loads(e)}
+            needed |= {x.buffer for x in state.reads(stage)}
             kept.append(nest)
     return kept[::-1]
 

@@ -46,21 +46,33 @@ def lowered_or_why(
     graph: Graph, program: Program, safe: bool = True, orders: Mapping[str, tuple[str, ...]] | None = None
 ) -> Lowered | NeptuneError:
     """What `lowered` gives, or why it refuses the graph."""
+    written = _written(graph, program, safe, orders or {})
+    if isinstance(written, NeptuneError):
+        return written
+    text = "\n".join([repr(graph), f"safe={safe}", repr(sorted((orders or {}).items()))])
+    definitions, places = written
+    return _lowered(graph.name, definitions.program, places, text, definitions.decisions)
+
+
+def _written(
+    graph: Graph, program: Program, safe: bool, orders: Mapping[str, tuple[str, ...]]
+) -> tuple[Definitions, tuple[Place, ...]] | NeptuneError:
+    """The definitions of a graph and what each of its steps computes, or why it is refused."""
     made = definitions(graph, program)
     if isinstance(made, NeptuneError):
         return made
     made = make_safe(made) if safe else unsafe(made)
-    made = relaid(rounded(made, program), orders or {})
+    made = relaid(rounded(made, program), orders)
     inside = _inside(graph, made)
     made = ordered(made, inside)
-    places = _places(graph, made, inside)
+    return made, _places(graph, made, inside)
 
+
+def _lowered(name: str, program: Program, places: Sequence[Place], text: str, notes: tuple[Decision, ...]) -> Lowered:
     def schedule(sch: Schedule) -> None:
         scheduled(sch, places)
 
-    text = "\n".join([repr(graph), f"safe={safe}", repr(sorted((orders or {}).items()))])
-    template = Rewriting(graph.name, schedule, rewritten=made.program, text=text, notes=made.decisions)
-    return Lowered(made.program, template, made.decisions)
+    return Lowered(program, Rewriting(name, schedule, rewritten=program, text=text, notes=notes), notes)
 
 
 def joined(
@@ -78,26 +90,19 @@ def joined(
             temporaries |= {b.name: b for b in part.temporaries}
             places.append(Place(f"p{number}", (), None, tuple(s.name for s in stages(part.body)), ()))
             continue
-        made = definitions(graph, part)
-        if isinstance(made, NeptuneError):
-            return made
-        made = rounded(make_safe(made) if safe else unsafe(made), part)
-        inside = _inside(graph, made)
-        made = ordered(made, inside)
+        written = _written(graph, part, safe, {})
+        if isinstance(written, NeptuneError):
+            return written
+        made, own = written
         bodies.append(made.program.body)
         temporaries |= {b.name: b for b in made.program.temporaries}
-        places += _places(graph, made, inside)
+        places += own
         notes += made.decisions
     outer = {b.name for b in (*program.inputs, *program.outputs)}
     kept = tuple(b for b in temporaries.values() if b.name not in outer)
     whole = replace(program, temporaries=kept, tunables=(), owes=(), body=seq(*bodies))
     text = "\n".join([*(repr(g) for _, g in parts), f"safe={safe}"])
-
-    def schedule(sch: Schedule) -> None:
-        scheduled(sch, places)
-
-    template = Rewriting(f"{program.name}_parts", schedule, rewritten=whole, text=text, notes=tuple(notes))
-    return Lowered(whole, template, tuple(notes))
+    return _lowered(f"{program.name}_parts", whole, places, text, tuple(notes))
 
 
 def _inside(graph: Graph, made: Definitions) -> frozenset[str]:

@@ -20,8 +20,8 @@ from math import inf
 
 from neptune.errors import NeptuneError
 from neptune.fusion.schedule import Schedule
-from neptune.ir.expr import loads, variables
-from neptune.ir.program import Program, Seq, Stmt, seq, stages
+from neptune.ir.expr import variables
+from neptune.ir.program import Program, Stmt, nests, seq, stages
 from neptune.mirage.discoveries import Discoveries, graph_of
 from neptune.mirage.ir import Graph
 from neptune.mirage.lower import Lowered, joined
@@ -31,6 +31,7 @@ from neptune.mirage.reference import graph_or_why
 from neptune.mirage.renamed import of_other, prefixed
 from neptune.records.structure import structure_of
 from neptune.schedule.stagewise import tile_stage
+from neptune.schedule.state import reads
 from neptune.templates.stagewise import TILES
 from neptune.tune.choose import lowered_or_why
 from neptune.tune.constants import FITTED
@@ -129,8 +130,7 @@ class _Partitioner:
 
     @property
     def nests(self) -> tuple[Stmt, ...]:
-        body = self.program.body
-        return body.stmts if isinstance(body, Seq) else (body,)
+        return nests(self.program.body)
 
     def spans(self) -> Iterator[tuple[int, int]]:
         """The parts that are priced: single stages, and more where they have a graph of few operators."""
@@ -252,4 +252,4 @@ def _writes(nest: Stmt) -> list[str]:
 
 
 def _reads(nest: Stmt) -> list[str]:
-    return [x.buffer for s in stages(nest) for e in s.action.values for x in loads(e)]
+    return [x.buffer for s in stages(nest) for x in reads(s)]

@@ -14,12 +14,13 @@ softmax" (2018), for the rescaling; Wu et al., "Mirage" (OSDI 2025), for the gra
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from neptune.ir.dtypes import DTYPES
 from neptune.ir.expr import Cast, Const, Expr, Load, Op, Select, Var, binary, rewrite, variables, walk
+from neptune.ir.ops import OPS
 from neptune.ir.printer import print_expr
 from neptune.ir.program import Store, Update
 from neptune.ir.reducers import REDUCERS
@@ -33,9 +34,6 @@ Degree = Mapping[Expr, Fraction]
 """Of each argument of an exponential the power of e^(-m) in a value, where that is not 0."""
 LARGE = math.exp(80)
 """An exponential below that can be summed in float32."""
-KEEPS = frozenset({"neg", "abs"})
-SAME = frozenset({"add", "sub", "max", "min"})
-POWERS = {"sqrt": Fraction(1, 2), "rsqrt": Fraction(-1, 2)}
 
 
 @dataclass(frozen=True)
@@ -129,17 +127,15 @@ def _degree(e: Expr, of: Mapping[str, Degree], found: Mapping[Expr, frozenset[st
             case Op("exp", (arg,), _):
                 _free(x, visit(arg), wrong)
                 return {arg: Fraction(1)} if arg in found else {}
-            case Op("mul" | "div", (a, b), _):
-                return _added(visit(a), visit(b), 1 if x.name == "mul" else -1)
-            case Op(name, args, _) if name in SAME or name in KEEPS:
+            case Op("pow", (arg, Const(by, _)), _):
+                return _multiplied([by], [visit(arg)])
+            case Op(name, args, _) if OPS[name].degrees:
+                return _multiplied(OPS[name].degrees, map(visit, args))
+            case Op(name, args, _) if OPS[name].together:
                 degrees = [visit(a) for a in args]
                 if any(d != degrees[0] for d in degrees):
                     wrong.append(f"{print_expr(x)} adds what depends on the maximum in different ways")
                 return degrees[0]
-            case Op(name, (arg,), _) if name in POWERS:
-                return {a: n * POWERS[name] for a, n in visit(arg).items()}
-            case Op("pow", (arg, Const(by, _)), _):
-                return {a: n * Fraction(by) for a, n in visit(arg).items() if by}
             case Op(_, args, _):
                 for a in args:
                     _free(x, visit(a), wrong)
@@ -162,9 +158,13 @@ def _free(x: Expr, degree: Degree, wrong: list[str]) -> None:
         wrong.append(f"{print_expr(x)} would be another function of the maximum than a power of its exponential")
 
 
-def _added(a: Degree, b: Degree, sign: int) -> Degree:
-    both = {k: a.get(k, Fraction(0)) + sign * b.get(k, Fraction(0)) for k in {**a, **b}}
-    return {k: n for k, n in both.items() if n}
+def _multiplied(powers: Iterable[float], degrees: Iterable[Degree]) -> Degree:
+    """The degree of a product of powers."""
+    total: dict[Expr, Fraction] = {}
+    for by, degree in zip(powers, degrees, strict=True):
+        for argument, n in degree.items():
+            total[argument] = total.get(argument, Fraction(0)) + Fraction(by) * n
+    return {argument: n for argument, n in total.items() if n}
 
 
 # --- the repair ------------------------------------------------------------------------------------

@@ -203,35 +203,36 @@ class Verifier:
         return found if isinstance(found, Unsupported) else [(o, ordered(fitted, self.expression, o)) for o in found]
 
     def _decided(self, graph: Graph, first: Tier) -> Verdict:
-        tiers = [first]
         floats, counterexample = self._floats(graph)
-        tiers.append(floats)
+        tiers = [first, floats]
         if counterexample is not None and not self._by_numbers(graph):
             why = "it computes something else"
             if not isfinite(counterexample.got):
                 why = "it has no value where the expression has one"
             return Verdict(False, False, tuple(tiers), graph, why=why, counterexample=counterexample)
-        if first.outcome == ACCEPTED:
-            tiers.append(_timed("bound", lambda: self._bound(graph)))
-            if tiers[-1].outcome == REJECTED:
-                return Verdict(False, False, tuple(tiers), graph, why=tiers[-1].text)
-        tiers.append(_timed("proof", lambda: _proof(graph, self.expression)))
-        if first.outcome == ACCEPTED and tiers[-1].outcome != ACCEPTED:
-            tiers.append(_timed("sizes", lambda: self._elsewhere(graph)))
-            if tiers[-1].outcome == REJECTED:
-                return Verdict(False, False, tuple(tiers), graph, why=f"it is another function: {tiers[-1].text}")
-        elif tiers[-1].outcome != ACCEPTED:
-            why = first.text if first.outcome == REJECTED else f"no tier decides: {first.text}"
-            return Verdict(False, False, tuple(tiers), graph, why=why)
-        tiers.append(_timed("domain", lambda: _domain(graph, self.expression)))
-        if tiers[-1].outcome != ACCEPTED:
-            return Verdict(False, False, tuple(tiers), graph, why=tiers[-1].text)
-        for tier in self._exactly(graph):
+        for tier, why in self._further(graph, first):
             tiers.append(tier)
-            if tier.outcome == REJECTED:
-                return Verdict(False, False, tuple(tiers), graph, why=f"an exact check rejects it: {tier.text}")
+            if why:
+                return Verdict(False, False, tuple(tiers), graph, why=why)
         tiers.append(_timed("gate", lambda: self._gate(graph)))
         return Verdict(True, tiers[-1].outcome != REJECTED, tuple(tiers), graph, why=tiers[-1].text)
+
+    def _further(self, graph: Graph, first: Tier) -> Iterator[tuple[Tier, str]]:
+        """The tiers behind the draws, but for the gate, each with why the graph is not equal where that ends it."""
+        if first.outcome == ACCEPTED:
+            bound = _timed("bound", lambda: self._bound(graph))
+            yield bound, bound.text if bound.outcome == REJECTED else ""
+        proof = _timed("proof", lambda: _proof(graph, self.expression))
+        proved = proof.outcome == ACCEPTED
+        why = first.text if first.outcome == REJECTED else f"no tier decides: {first.text}"
+        yield proof, "" if proved or first.outcome == ACCEPTED else why
+        if not proved:
+            sizes = _timed("sizes", lambda: self._elsewhere(graph))
+            yield sizes, f"it is another function: {sizes.text}" if sizes.outcome == REJECTED else ""
+        domain = _timed("domain", lambda: _domain(graph, self.expression))
+        yield domain, "" if domain.outcome == ACCEPTED else domain.text
+        for exact in self._exactly(graph):
+            yield exact, f"an exact check rejects it: {exact.text}" if exact.outcome == REJECTED else ""
 
     def _first(self, graph: Graph) -> Tier:
         def run() -> Tier:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from neptune.errors import ScheduleError
 from neptune.ir.expr import Expr, Load, Var
 from neptune.ir.printer import print_stage
-from neptune.ir.program import Buffer, Seq, Stmt, Store, stages, writes
+from neptune.ir.program import Buffer, Stmt, Store, nests, stages, writes
 from neptune.schedule.definition import Definition, define, whole_axis
 from neptune.schedule.state import State, fresh_name, insert_before, names_in_use, reads
 
@@ -52,9 +52,7 @@ def own_nest(state: State, name: str, request: str) -> Stmt:
     """The top-level nest around a stage that is in one piece."""
     if sum(s.name == name for s in stages(state.program.body)) > 1:
         raise ScheduleError(request, f"`{name}` is in pieces", hint="do this before partition")
-    body = state.program.body
-    nests = body.stmts if isinstance(body, Seq) else (body,)
-    return next(t for t in nests if any(s.name == name for s in stages(t)))
+    return next(t for t in nests(state.program.body) if any(s.name == name for s in stages(t)))
 
 
 def copy_stage(

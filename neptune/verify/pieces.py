@@ -23,7 +23,7 @@ from typing import Any
 from neptune.ir.evaluate.domains import EvaluationError
 from neptune.ir.evaluate.parallel import statement_exprs
 from neptune.ir.expr import Expr, loads, variables, walk
-from neptune.ir.program import Alloc, Buffer, For, Program, Scalar, Seq, Stmt, Tunable, seq, stages, written
+from neptune.ir.program import Alloc, Buffer, For, Program, Scalar, Stmt, Tunable, nests, seq, stages, written
 from neptune.ir.program import walk as walk_stmt
 from neptune.ir.ranges import RangePredicate
 from neptune.tile.ir import LoadTile, Loop, StoreTile, TileKernel, TileProgram, bound_exprs, stmt_exprs, walk_stmts
@@ -156,8 +156,7 @@ def _units(program: AnyProgram) -> list[_Unit]:
     known = frozenset(program.globals)
     if isinstance(program, TileProgram):
         return [_of_kernel(k, known) for k in program.kernels]
-    nests = program.body.stmts if isinstance(program.body, Seq) else (program.body,)
-    return [_of_nest(s, known) for s in nests]
+    return [_of_nest(s, known) for s in nests(program.body)]
 
 
 def _of_nest(nest: Stmt, known: frozenset[str]) -> _Unit:
