@@ -31,14 +31,14 @@ from typing import Any
 from bench import record
 from bench.cases import environment
 from bench.mirage_programs import BENCHMARKS
-from neptune.mirage.candidates import Candidates
 from neptune.mirage.cost import estimate
+from neptune.mirage.enumeration.operators import PRUNES
+from neptune.mirage.enumeration.problems import Bounds
 from neptune.mirage.ir import Node
-from neptune.mirage.operators import PRUNES
 from neptune.mirage.printer import print_graph
-from neptune.mirage.problems import Bounds
 from neptune.mirage.reference import reference
 from neptune.mirage.search import search
+from neptune.mirage.verifier.candidates import Candidates
 from neptune.tune.budget import seconds_of
 from neptune.tune.machine import DEFAULT
 

@@ -25,11 +25,11 @@ from bench.mirage_wild import WILD
 from neptune.errors import NeptuneError
 from neptune.ir.expr import Const, Expr, Var, binary, cast
 from neptune.mirage.draw import draw
+from neptune.mirage.enumeration.problems import Bounds
 from neptune.mirage.lower import lowered
 from neptune.mirage.optimize import Goal, Optimizer
-from neptune.mirage.problems import Bounds
 from neptune.mirage.reference import reference
-from neptune.mirage.verdict import verify
+from neptune.mirage.verifier.verdict import verify
 from neptune.tune.machine import DEFAULT
 from neptune.verify.evaluate import evaluate
 from qa.harness import Outcome, command

@@ -19,18 +19,26 @@ import neptune
 from bench.mirage_programs import BENCHMARKS
 from neptune.errors import ExpressionError, Unsupported
 from neptune.ir.program import Program
-from neptune.mirage.align import aligned
-from neptune.mirage.indexed import prove_equal
 from neptune.mirage.ir import Graph
 from neptune.mirage.lower import lowered
-from neptune.mirage.mutants import mutants
 from neptune.mirage.reference import reference
+from neptune.mirage.renamed import aligned
 from neptune.mirage.search import search
 from neptune.mirage.types import fault
-from neptune.mirage.verdict import INSTANCES, LENGTHS, Counterexample, ExactChecks, Verdict, Verifier, counterexample
+from neptune.mirage.verifier.indexed import prove_equal
+from neptune.mirage.verifier.verdict import (
+    INSTANCES,
+    LENGTHS,
+    Counterexample,
+    ExactChecks,
+    Verdict,
+    Verifier,
+    counterexample,
+)
 from neptune.verify.exact import ExactReport
 from qa.mirage_axioms import FALSE, IDENTITIES
 from qa.mirage_axioms import graph as axiom
+from qa.mirage_mutants import mutants
 
 SEEDS = 3
 """How many times as many instances a mutant is compared on in float64 as a verdict takes."""

@@ -16,8 +16,8 @@ from neptune.errors import NeptuneError
 from neptune.ir.program import Program
 from neptune.kernel import Kernel
 from neptune.mirage.discoveries import Discoveries
+from neptune.mirage.enumeration.problems import Bounds
 from neptune.mirage.optimize import Lowering, Progress
-from neptune.mirage.problems import Bounds
 from neptune.records.store import Store
 from neptune.runtime.artifact import PREDICTION
 from neptune.runtime.launch import parse_target

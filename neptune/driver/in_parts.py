@@ -14,7 +14,7 @@ from neptune.mirage.partition import Part, Partition, partitioned
 from neptune.mirage.printer import print_graph
 from neptune.mirage.reference import reference
 from neptune.mirage.renamed import placed
-from neptune.mirage.verdict import Verdict, Verifier
+from neptune.mirage.verifier.verdict import Verdict, Verifier
 from neptune.records.record import structure_of
 from neptune.tune.rank import CLOSE
 

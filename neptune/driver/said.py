@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from neptune.driver.searched import Report, Way
+from neptune.mirage.lowering.roundings import STAYS
 from neptune.mirage.optimize import Lowering, Optimizer
-from neptune.mirage.roundings import STAYS
-from neptune.mirage.verdict import Tier as Verified
+from neptune.mirage.verifier.verdict import Tier as Verified
 from neptune.records.record import Discovery
 
 

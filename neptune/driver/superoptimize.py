@@ -30,8 +30,8 @@ from neptune.driver.whole import Whole
 from neptune.errors import ExpressionError, NeptunePerformanceWarning
 from neptune.ir.program import Program
 from neptune.kernel import Kernel
+from neptune.mirage.enumeration.problems import Bounds
 from neptune.mirage.optimize import Goal, Progress
-from neptune.mirage.problems import Bounds
 from neptune.mirage.reference import graph_or_why
 from neptune.records.store import Store
 from neptune.tune.budget import Worked, checked_count, seconds_of

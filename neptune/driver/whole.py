@@ -14,7 +14,6 @@ from neptune.errors import NeptuneError
 from neptune.ir.printer import print_stage
 from neptune.ir.program import stages
 from neptune.kernel import Kernel
-from neptune.mirage.candidates import Candidates
 from neptune.mirage.discoveries import graph_of
 from neptune.mirage.ir import Graph
 from neptune.mirage.optimize import BEST, Goal, Lowering, Optimizer, candidate_of, predicted, tidied
@@ -22,7 +21,8 @@ from neptune.mirage.parser import parse_graph
 from neptune.mirage.printer import print_graph
 from neptune.mirage.threads import with_threads, without_threads
 from neptune.mirage.types import fault
-from neptune.mirage.verdict import Verifier
+from neptune.mirage.verifier.candidates import Candidates
+from neptune.mirage.verifier.verdict import Verifier
 from neptune.records.record import Discovery
 from neptune.runtime.launch import parse_target
 from neptune.tune.budget import Worked

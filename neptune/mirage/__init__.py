@@ -14,11 +14,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from neptune.mirage.verdict import Verdict, verify
+    from neptune.mirage.verifier.verdict import Verdict, verify
 
 __all__ = ["Verdict", "search", "verify"]
 
-_HOME = {"Verdict": "neptune.mirage.verdict", "verify": "neptune.mirage.verdict"}
+_HOME = {"Verdict": "neptune.mirage.verifier.verdict", "verify": "neptune.mirage.verifier.verdict"}
 
 
 def __getattr__(name: str) -> Any:

@@ -20,9 +20,8 @@ import numpy as np
 from neptune.ir.dtypes import DTYPES
 from neptune.ir.integers import evaluate_size
 from neptune.mirage.ir import GRID, LOOP, SPLIT, TILE, Graph, Kernel, Load, Node, Type
-from neptune.mirage.memory import COMPUTED, on_chip
 from neptune.mirage.ops import OPS
-from neptune.mirage.order import lives
+from neptune.mirage.order import COMPUTED, lives, on_chip
 from neptune.mirage.types import Typed, graph_types, kernel_types
 from neptune.runtime.offsets import Plan
 from neptune.tune.constants import FITTED

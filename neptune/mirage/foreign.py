@@ -24,8 +24,7 @@ from neptune.ir.expr import Const
 from neptune.ir.names import fresh_name
 from neptune.ir.program import Program
 from neptune.mirage.builder import GraphBuilder, KernelBuilder, Value
-from neptune.mirage.foreign_dims import LEFT, ROUNDS, Dim, Shaped, holds, text, total
-from neptune.mirage.foreign_json import COORDINATES, Json, graphs_of
+from neptune.mirage.foreign_json import COORDINATES, LEFT, ROUNDS, Dim, Json, Shaped, graphs_of, holds, text, total
 from neptune.mirage.ir import SPLIT, WHOLE, Graph, Tensor
 from neptune.mirage.reference import reference
 

@@ -9,14 +9,13 @@ from neptune.boundary import public
 from neptune.errors import NeptuneError, unless_refused
 from neptune.fusion.schedule import Schedule
 from neptune.ir.program import Program, Stmt, for_loops, paths, seq, stages
-from neptune.mirage.definitions import Definitions, definitions
 from neptune.mirage.ir import Graph, Kernel
-from neptune.mirage.relaid import relaid
-from neptune.mirage.rewriting import ordered
-from neptune.mirage.roundings import rounded
-from neptune.mirage.safe import safe as make_safe
-from neptune.mirage.safe import unsafe
-from neptune.mirage.schedule import Place, scheduled
+from neptune.mirage.lowering.definitions import Definitions, definitions
+from neptune.mirage.lowering.rewriting import ordered, relaid
+from neptune.mirage.lowering.roundings import rounded
+from neptune.mirage.lowering.safe import safe as make_safe
+from neptune.mirage.lowering.safe import unsafe
+from neptune.mirage.lowering.schedule import Place, scheduled
 from neptune.schedule.state import Decision
 from neptune.schedule.template import Rewriting
 

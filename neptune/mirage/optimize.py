@@ -23,19 +23,19 @@ from neptune.boundary import public
 from neptune.errors import InternalError, NeptuneError
 from neptune.ir.integers import evaluate_size
 from neptune.ir.program import Program
-from neptune.mirage.candidates import Candidates, Outcome
 from neptune.mirage.cost import Cost, batches, estimate
+from neptune.mirage.enumeration.problems import Bounds
 from neptune.mirage.ir import TILE, Graph, Kernel, Step, Type
 from neptune.mirage.layouts import available, layouts, temporaries
 from neptune.mirage.lower import Lowered, lowered_or_why
+from neptune.mirage.lowering.safe import without_maxima
 from neptune.mirage.order import ordered
-from neptune.mirage.problems import Bounds
 from neptune.mirage.reference import reference
-from neptune.mirage.safe import without_maxima
 from neptune.mirage.search import Progress as Searched
 from neptune.mirage.search import Search, search
 from neptune.mirage.splits import splits
 from neptune.mirage.types import graph_types, kernel_types
+from neptune.mirage.verifier.candidates import Candidates, Outcome
 from neptune.tune import choose
 from neptune.tune.budget import Worked, seconds_of
 from neptune.tune.machine import DEFAULT, Machine

@@ -1,10 +1,16 @@
-"""The order of a kernel's operators: by depth, then with the fewest live tiles.
+"""The order of a kernel's operators: by depth, then with the fewest live tiles; and what a program then holds on chip.
 
     sq = sqr(x); ss = acc_sum(sq); xw = matmul(x, w)  →  sq = sqr(x); xw = matmul(x, w); ss = acc_sum(sq)
 
 Operators of one depth (the longest path from the loads) need nothing of each other, so that a barrier is needed only
 where the depth changes. What is alive at the ends of a depth does not depend on the order within it: each depth is
 ordered by itself, and the whole is the best of all orders by depth.
+
+    on_chip(rms_norm_linear, …, {"i": 64, "k": 64, "j": 64})  →  Plan(offsets=(…), size=…, bound=…)
+
+Triton places tiles itself; the plan is what a kernel needs at least, by which graphs are compared before anything is
+compiled, and by which tiles are seen to be too large. Temporaries in device memory are dealt out by the same planner
+(`neptune.runtime.workspace`).
 
 Source: Wu et al., "Mirage", §6 (depths); the live tiles by dynamic programming over the sets that have run.
 """
@@ -14,11 +20,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from math import prod
 from typing import NamedTuple, TypeAlias
 
+from neptune.ir.dtypes import DTYPES
 from neptune.mirage.ir import TILE, Kernel, Node, Thread, Type
 from neptune.mirage.ops import OPS
 from neptune.mirage.types import Typed, kernel_types
+from neptune.runtime.offsets import Block, Plan, plan
 
 MOST = 12
 """Operators of one depth that are ordered exactly; where there are more, they keep the order in which they stand."""
@@ -152,3 +161,39 @@ def _level(
         best = longer
     (way,) = best.values()
     return [level[k] for k in way.at]
+
+
+# --- what a program holds on chip -------------------------------------------------------------------
+
+
+ALIGNMENT = 128
+"""Bytes: of a tile that a product or a copy of a whole tile reads."""
+COMPUTED = 4
+"""Bytes of an element that a kernel computes: float32."""
+
+
+def on_chip(
+    kernel: Kernel, tensors: Mapping[str, Type], dtypes: Mapping[str, str], tiles: Mapping[str, int], stages: int = 1
+) -> Plan:
+    """The plan of a program's tiles, in the order of `order.lives`.
+
+    `tensors` and `dtypes`: the types and dtypes of tensors in device memory. `tiles`: the extent of each axis' tile.
+    `stages`: how often what the loop loads is there, as a pipeline loads ahead.
+    """
+    return plan(blocks(kernel, tensors, dtypes, tiles, stages), ALIGNMENT)
+
+
+def blocks(
+    kernel: Kernel, tensors: Mapping[str, Type], dtypes: Mapping[str, str], tiles: Mapping[str, int], stages: int = 1
+) -> list[Block]:
+    """The tiles of a program with their lives; arguments as of `on_chip`."""
+    typed = kernel_types(kernel, tensors)
+    loaded = {x.name: DTYPES[dtypes[x.tensor]].bits // 8 for x in kernel.loads}
+
+    def size(name: str) -> int:
+        of = typed[name]
+        copies = stages if name in loaded and of.body else 1
+        elements = prod(tiles[a] for a, parts in of.type.items() if TILE in parts)
+        return copies * elements * loaded.get(name, COMPUTED)
+
+    return [Block(size(x.name), x.first, x.last) for x in lives(kernel)]

@@ -23,10 +23,10 @@ from neptune.fusion.schedule import Schedule
 from neptune.ir.expr import variables
 from neptune.ir.program import Program, Stmt, nests, seq, stages
 from neptune.mirage.discoveries import Discoveries, graph_of
+from neptune.mirage.enumeration.problems import Bounds
 from neptune.mirage.ir import Graph
 from neptune.mirage.lower import Lowered, joined
 from neptune.mirage.optimize import Goal, Optimizer, Progress, predicted
-from neptune.mirage.problems import Bounds
 from neptune.mirage.reference import graph_or_why
 from neptune.mirage.renamed import of_other, prefixed
 from neptune.records.structure import structure_of

@@ -16,13 +16,13 @@ from itertools import islice, product
 from types import ModuleType
 from typing import Any, TypeAlias
 
-from neptune.mirage.assemble import checked, kernel, library, narrow
-from neptune.mirage.assemble import key as key_of
-from neptune.mirage.enumerate import Counts, Solution
+from neptune.mirage.enumeration.assemble import checked, kernel, library, narrow
+from neptune.mirage.enumeration.assemble import key as key_of
+from neptune.mirage.enumeration.enumerate import Counts, Solution
+from neptune.mirage.enumeration.operators import PRUNES, Known, Problem
+from neptune.mirage.enumeration.problems import Bounds, Plan, Source
+from neptune.mirage.enumeration.shares import Share, Workers
 from neptune.mirage.ir import Graph, Kernel, Type
-from neptune.mirage.operators import PRUNES, Known, Problem
-from neptune.mirage.problems import Bounds, Plan, Source
-from neptune.mirage.shares import Share, Workers
 from neptune.mirage.types import graph_types, kernel_types, saved
 
 COMBINED = 4

@@ -1,5 +1,5 @@
 """Arithmetic of residues modulo two primes P = 2·Q + 1, as arrays: what the exact models of programs and of µGraphs
-compute with (`neptune.verify.field`, `neptune.mirage.fields`).
+compute with (`neptune.verify.field`, `neptune.mirage.verifier.fields`).
 
 Q divides P - 1, so that an element ω of order Q takes sums modulo Q to products modulo P: exp(x + y) = exp(x)·exp(y).
 Both primes are 3 modulo 4, so that of the two roots of a square one is itself a square, and 2, 3, 5 and 7 are squares,

@@ -24,18 +24,18 @@ from neptune.ir.expr import Const, Expr, Var, binary, cast
 from neptune.ir.program import Program
 from neptune.mirage import optimize
 from neptune.mirage.builder import GraphBuilder
-from neptune.mirage.candidates import Candidates
 from neptune.mirage.cost import estimate
+from neptune.mirage.enumeration.problems import Bounds
 from neptune.mirage.foreign import read_mirage
 from neptune.mirage.ir import SPLIT, Graph, nodes
 from neptune.mirage.lower import lowered
+from neptune.mirage.lowering.safe import without_maxima
 from neptune.mirage.optimize import Candidate, Goal, Optimizer, predicted
-from neptune.mirage.problems import Bounds
 from neptune.mirage.reference import reference
-from neptune.mirage.safe import without_maxima
 from neptune.mirage.search import search
 from neptune.mirage.types import graph_types
-from neptune.mirage.verdict import verify
+from neptune.mirage.verifier.candidates import Candidates
+from neptune.mirage.verifier.verdict import verify
 from neptune.ops.parts import wide
 from neptune.tune.machine import DEFAULT
 from qa.fuzz_mirage import trial

@@ -18,7 +18,7 @@ UNREACHED: dict[str, str] = {
     "runtime/custom_op.py:check_gradients#1": IN_TORCH,
     "runtime/custom_op.py:fake_results#1": IN_TORCH,
     "graph/launch.py:_check_index#1": "raised in a compiled graph, whose frames stay; tests/defects/test_regions.py",
-    "mirage/abstract.py:apply#1": "programs have no running maxima; tests/unit/mirage/test_search.py provokes it",
+    "mirage/enumeration/abstract.py:apply#1": "programs have no running maxima; tests/unit/mirage/test_search.py",
     "mirage/layouts.py:solve#1": "who asks for layouts looks first; tests/unit/mirage/test_layouts.py provokes it",
     "frontend/tvmscript.py:_Importer.pair#2": "what `updates` lets through has old values and new ones",
     "fusion/split_k.py:_check_local#2": "the solver finds no bound for what reads a result of which part is deferred",

@@ -17,7 +17,7 @@ from neptune.mirage.ir import Graph, Load, Node, Output, Save
 from neptune.mirage.parser import parse_graph
 from neptune.mirage.reference import reference
 from neptune.mirage.types import graph_types
-from neptune.mirage.verdict import verify
+from neptune.mirage.verifier.verdict import verify
 from neptune.ops.attention import prefill_causal
 from neptune.ops.route import softmax_top_k
 from neptune.ops.softmax import softmax

@@ -22,11 +22,11 @@ from neptune.frontend.builder import build, compute, if_then_else, placeholder, 
 from neptune.frontend.builder import sum as fold
 from neptune.ir.program import Program
 from neptune.mirage import partition
-from neptune.mirage.candidates import Candidates
 from neptune.mirage.ir import Graph
 from neptune.mirage.optimize import Goal, Lowering, Progress, candidate_of, predicted
 from neptune.mirage.printer import print_graph
 from neptune.mirage.reference import reference
+from neptune.mirage.verifier.candidates import Candidates
 from neptune.records.record import Discovery, structure_of
 from neptune.records.store import Store
 from neptune.tune.machine import DEFAULT

@@ -11,9 +11,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import pytest
 
-from neptune.mirage.abstract import Labels
-from neptune.mirage.algebra import FOREIGN, Algebra, Term
-from neptune.mirage.contained import Target
+from neptune.mirage.enumeration.abstract import Labels
+from neptune.mirage.enumeration.algebra import FOREIGN, Algebra, Term
+from neptune.mirage.enumeration.prunes import Target
 from neptune.mirage.ops import OPS
 from tests.work import calls
 

@@ -3,8 +3,8 @@ them."""
 
 import pytest
 
-from neptune.mirage.indexed import prove_equal
-from neptune.mirage.verdict import Verifier
+from neptune.mirage.verifier.indexed import prove_equal
+from neptune.mirage.verifier.verdict import Verifier
 from qa.mirage_axioms import FALSE, IDENTITIES, graph
 
 

@@ -9,13 +9,13 @@ import sympy
 from bench.mirage_programs import BENCHMARKS
 from neptune.ir.evaluate.domains import Array
 from neptune.ir.expr import Const
-from neptune.mirage import bound
-from neptune.mirage.bound import PAIRS, PAPER, STRONG, TARGET, chances, check, differences
-from neptune.mirage.evaluate import Evaluator
-from neptune.mirage.fields import RootField
 from neptune.mirage.ir import Graph
 from neptune.mirage.reference import reference as graph_of
-from neptune.mirage.witness import draw_inputs, witness
+from neptune.mirage.verifier import bound
+from neptune.mirage.verifier.bound import PAIRS, PAPER, STRONG, TARGET, chances, check, differences
+from neptune.mirage.verifier.evaluate import Evaluator
+from neptune.mirage.verifier.fields import RootField
+from neptune.mirage.verifier.witness import draw_inputs, witness
 from tests.unit.mirage import verified as v
 from tests.unit.mirage.test_candidates import AXIOMS, NEIGHBOURS, elementwise
 from tests.unit.mirage.test_evaluate import RIGHT, WRONG

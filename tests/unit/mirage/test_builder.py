@@ -10,13 +10,13 @@ import pytest
 from bench.mirage_programs import BENCHMARKS
 from neptune.errors import ExpressionError
 from neptune.mirage.builder import GraphBuilder, KernelBuilder
-from neptune.mirage.evaluate import Evaluator, Reals
-from neptune.mirage.indexed import prove_equal
 from neptune.mirage.ir import Graph, Thread
 from neptune.mirage.parser import parse_graph
 from neptune.mirage.printer import print_graph, print_step
 from neptune.mirage.reference import reference
-from neptune.mirage.witness import draw_inputs, witness
+from neptune.mirage.verifier.evaluate import Evaluator, Reals
+from neptune.mirage.verifier.indexed import prove_equal
+from neptune.mirage.verifier.witness import draw_inputs, witness
 from tests.unit.mirage.graphs import GRAPHS, SPLITS, n_trans, rms_norm_linear
 
 EVERY = [(name, graph) for of in (GRAPHS, SPLITS) for name, graph in of.items()]

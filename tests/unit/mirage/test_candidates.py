@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from neptune.mirage.candidates import DRAWS, ENOUGH, FEW, Candidates, best
 from neptune.mirage.ir import Graph
+from neptune.mirage.verifier.candidates import DRAWS, ENOUGH, FEW, Candidates, best
 from tests.unit.mirage import verified as v
 from tests.unit.mirage.test_evaluate import RIGHT, WRONG
 

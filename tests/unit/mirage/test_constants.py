@@ -7,9 +7,9 @@ import pytest
 
 from neptune.ir.evaluate.domains import EvaluationError
 from neptune.ir.expr import Const, Expr, Load, Var, binary, cast, op, substitute
-from neptune.mirage.constants import SMALL, Constants, rational
-from neptune.mirage.evaluate import Reals
-from neptune.mirage.fields import RootField
+from neptune.mirage.verifier.constants import SMALL, Constants, rational
+from neptune.mirage.verifier.evaluate import Reals
+from neptune.mirage.verifier.fields import RootField
 from neptune.verify.residues import P, Q
 
 K = cast(Var("k"), "float32")

@@ -8,13 +8,13 @@ import pytest
 
 from neptune.errors import ExpressionError
 from neptune.ir.expr import Const
-from neptune.mirage.abstract import Labels, values
-from neptune.mirage.algebra import Algebra
-from neptune.mirage.enumerate import ordered
+from neptune.mirage.enumeration.abstract import Labels, values
+from neptune.mirage.enumeration.algebra import Algebra
+from neptune.mirage.enumeration.enumerate import ordered
+from neptune.mirage.enumeration.operators import Operator
+from neptune.mirage.enumeration.problems import Bounds
 from neptune.mirage.ir import Graph, Kernel, Load, Node, Save
-from neptune.mirage.operators import Operator
 from neptune.mirage.ops import OPS
-from neptune.mirage.problems import Bounds
 from neptune.mirage.search import search
 from neptune.mirage.types import graph_types, kernel_types
 from tests.unit.mirage.programs_by_hand import graph

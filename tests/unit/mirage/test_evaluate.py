@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from neptune.ir.evaluate.domains import Array, EvaluationError
-from neptune.mirage.evaluate import Evaluator, Reals
-from neptune.mirage.fields import RootField
 from neptune.mirage.ir import Graph, Save
-from neptune.mirage.witness import FOLDED, Witness, draw_inputs, witness
+from neptune.mirage.verifier.evaluate import Evaluator, Reals
+from neptune.mirage.verifier.fields import RootField
+from neptune.mirage.verifier.witness import FOLDED, Witness, draw_inputs, witness
 from tests.unit.mirage import verified as v
 
 RIGHT = {

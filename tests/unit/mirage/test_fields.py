@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import sympy
 
-from neptune.mirage.fields import NONE, Pair, RootField
+from neptune.mirage.verifier.fields import NONE, Pair, RootField
 from neptune.verify.residues import BAD, P, Q, inverse, power, reduced, root
 
 F = RootField(draws=64, seed=3)

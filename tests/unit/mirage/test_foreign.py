@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 from bench.mirage_programs import BENCHMARKS
 from neptune.errors import ExpressionError
-from neptune.mirage.evaluate import Evaluator, Reals
 from neptune.mirage.foreign import read_mirage
-from neptune.mirage.indexed import prove_equal
 from neptune.mirage.ir import Graph
 from neptune.mirage.reference import reference
 from neptune.mirage.types import graph_types
-from neptune.mirage.verdict import verify
-from neptune.mirage.witness import draw_inputs, witness
+from neptune.mirage.verifier.evaluate import Evaluator, Reals
+from neptune.mirage.verifier.indexed import prove_equal
+from neptune.mirage.verifier.verdict import verify
+from neptune.mirage.verifier.witness import draw_inputs, witness
 from tests.unit.mirage import mirage_json
 
 FILES = {"RMSNorm": mirage_json.rms_norm, "GatedMLP": mirage_json.gated_mlp, "GQA": mirage_json.gqa}

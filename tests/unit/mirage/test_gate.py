@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from neptune.ir.expr import Const
-from neptune.mirage.gate import Gate, gate
 from neptune.mirage.ir import Graph, Node, Tensor
+from neptune.mirage.verifier.gate import Gate, gate
 from tests.unit.mirage import verified
 from tests.unit.mirage.verified import n, program, swapped
 

@@ -9,9 +9,9 @@ import pytest
 import sympy
 
 from neptune.errors import Unsupported
-from neptune.mirage import heights, polynomials
-from neptune.mirage.heights import Form, Heights
-from neptune.mirage.polynomials import Poly, Ring, collected, number, rank, variable
+from neptune.mirage.verifier import heights, polynomials
+from neptune.mirage.verifier.heights import Form, Heights
+from neptune.mirage.verifier.polynomials import Poly, Ring, collected, number, rank, variable
 
 X = sympy.symbols("x0:3")
 P = 2147471759

@@ -11,10 +11,10 @@ import pytest
 
 from neptune.errors import Unsupported
 from neptune.ir.expr import Const, Var
-from neptune.mirage.forms import Atom, Form
-from neptune.mirage.indexed import Proof, indexed_forms, prove_equal
 from neptune.mirage.ir import Graph, Kernel, Load, Node, Output, Save, Tensor
-from neptune.mirage.verdict import REJECTED, verify
+from neptune.mirage.verifier.forms import Atom, Form
+from neptune.mirage.verifier.indexed import Proof, indexed_forms, prove_equal
+from neptune.mirage.verifier.verdict import REJECTED, verify
 from tests.unit.mirage import verified
 from tests.unit.mirage.expressions import (
     SIZES,

@@ -10,10 +10,10 @@ import neptune.mirage
 from bench.mirage_programs import BENCHMARKS
 from neptune.errors import NeptuneError
 from neptune.mirage import optimize
-from neptune.mirage.candidates import Candidates, Outcome
+from neptune.mirage.enumeration.problems import Bounds
 from neptune.mirage.optimize import ALIKE, BEST, Goal, Lowering, Optimizer, candidate_of, predicted, tidied
-from neptune.mirage.problems import Bounds
 from neptune.mirage.reference import reference
+from neptune.mirage.verifier.candidates import Candidates, Outcome
 from neptune.tune.machine import DEFAULT
 
 from .graphs import GRAPHS, SPLITS, with_kernel

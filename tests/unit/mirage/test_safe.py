@@ -8,11 +8,11 @@ import neptune
 from bench.mirage_programs import BENCHMARKS, gqa64
 from neptune.frontend.builder import build, compute, exp, placeholder, reduce_axis, sum, var
 from neptune.ir.program import Program
-from neptune.mirage.definitions import definitions
 from neptune.mirage.ir import Graph
 from neptune.mirage.lower import lowered
+from neptune.mirage.lowering.definitions import definitions
+from neptune.mirage.lowering.safe import safe
 from neptune.mirage.reference import reference
-from neptune.mirage.safe import safe
 from neptune.ops.parts import wide
 from neptune.ops.softmax import softmax
 

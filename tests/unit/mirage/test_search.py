@@ -8,18 +8,18 @@ import pytest
 
 from bench.mirage_programs import BENCHMARKS
 from neptune.errors import ExpressionError
-from neptune.mirage.abstract import Labels, values
-from neptune.mirage.algebra import Algebra
 from neptune.mirage.builder import GraphBuilder
-from neptune.mirage.candidates import Candidates
-from neptune.mirage.enumerate import Enumerator
+from neptune.mirage.enumeration.abstract import Labels, values
+from neptune.mirage.enumeration.algebra import Algebra
+from neptune.mirage.enumeration.enumerate import Enumerator
+from neptune.mirage.enumeration.operators import PRUNES
+from neptune.mirage.enumeration.problems import Bounds
 from neptune.mirage.ir import SPLIT, Graph, Node
-from neptune.mirage.operators import PRUNES
 from neptune.mirage.ops import OPS
-from neptune.mirage.problems import Bounds
 from neptune.mirage.reference import reference
 from neptune.mirage.search import Search, search
 from neptune.mirage.types import graph_types
+from neptune.mirage.verifier.candidates import Candidates
 from tests.unit.mirage import programs_by_hand as programs
 from tests.unit.mirage.graphs import GRAPHS, SPLITS
 

@@ -2,9 +2,9 @@
 
 import time
 
-from neptune.mirage.enumerate import Solution
-from neptune.mirage.problems import Bounds, Source
-from neptune.mirage.shares import FEW, Result, Searcher, Share, Workers
+from neptune.mirage.enumeration.enumerate import Solution
+from neptune.mirage.enumeration.problems import Bounds, Source
+from neptune.mirage.enumeration.shares import FEW, Result, Searcher, Share, Workers
 from tests.unit.mirage.programs_by_hand import RMS_NORM
 
 PROBLEM = Source(RMS_NORM, Bounds()).single()[0]

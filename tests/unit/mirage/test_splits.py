@@ -9,15 +9,15 @@ import torch
 import neptune
 from bench.mirage_programs import BENCHMARKS
 from neptune.mirage.builder import GraphBuilder
-from neptune.mirage.candidates import Candidates
+from neptune.mirage.enumeration.problems import Bounds
 from neptune.mirage.ir import SPLIT, Graph
 from neptune.mirage.lower import lowered
 from neptune.mirage.optimize import Goal, Optimizer, candidate_of, predicted
-from neptune.mirage.problems import Bounds
 from neptune.mirage.reference import reference
 from neptune.mirage.splits import splits
 from neptune.mirage.types import graph_types
-from neptune.mirage.verdict import ACCEPTED, verify
+from neptune.mirage.verifier.candidates import Candidates
+from neptune.mirage.verifier.verdict import ACCEPTED, verify
 from neptune.tune.machine import DEFAULT
 
 from .graphs import GRAPHS, SPLITS, n_trans

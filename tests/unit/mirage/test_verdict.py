@@ -10,7 +10,7 @@ from neptune.errors import ScheduleError
 from neptune.ir.expr import Const, Var
 from neptune.ir.program import Program
 from neptune.mirage.ir import SPLIT, Graph, Node, Output, Tensor
-from neptune.mirage.verdict import Verdict, Verifier, verify
+from neptune.mirage.verifier.verdict import Verdict, Verifier, verify
 from neptune.verify.exact import ExactReport
 from tests.unit.mirage import verified
 from tests.unit.mirage.graphs import GRAPHS

@@ -12,7 +12,7 @@ from neptune.ir.expr import Expr, Load, Op, Var, args_of, binary, substitute
 from neptune.ir.facts import of_dtype, range_of
 from neptune.ir.ops import Range
 from neptune.ir.program import Store, Update
-from neptune.mirage.definitions import Definitions
+from neptune.mirage.lowering.definitions import Definitions
 
 LONGEST = 2.0**31
 """No axis is longer: sizes are int32."""

@@ -25,7 +25,7 @@ import numpy as np
 
 from neptune.errors import Unsupported
 from neptune.ir.evaluate.domains import Array, Elementwise, Value
-from neptune.mirage.polynomials import Poly, Ring, number, variable
+from neptune.mirage.verifier.polynomials import Poly, Ring, number, variable
 
 MAXIMUM = "maximum"
 """The owner of drawn maxima."""

@@ -10,7 +10,7 @@ from neptune.frontend.builder import sum as fold
 from neptune.ir.program import Program
 from neptune.mirage.ir import Graph
 from neptune.mirage.lower import lowered
-from neptune.mirage.relaid import permuted
+from neptune.mirage.lowering.rewriting import permuted
 from tests.unit.mirage.test_layouts import split_by_two
 
 

@@ -19,9 +19,9 @@ import numpy as np
 from neptune.ir.dtypes import DTYPES, is_float
 from neptune.ir.evaluate.domains import Array, Results, Unevaluated, Value, every
 from neptune.ir.evaluate.floats import round_to
-from neptune.mirage.evaluate import Evaluator, Reals, Tiled
 from neptune.mirage.ir import Graph, Node
-from neptune.mirage.witness import Witness, drawn_shapes, size_scalars, witness
+from neptune.mirage.verifier.evaluate import Evaluator, Reals, Tiled
+from neptune.mirage.verifier.witness import Witness, drawn_shapes, size_scalars, witness
 from neptune.verify.numerics import Errors, rel_error
 
 LENGTHS, KEPT = (48, 40, 56, 44, 64), 3

@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from neptune.mirage.composites import COMPOSITE
-from neptune.mirage.operators import Operator, Problem, Table
+from neptune.mirage.enumeration.composites import COMPOSITE
+from neptune.mirage.enumeration.operators import Operator, Problem, Table
 from neptune.mirage.ops import OPS
 
 Step: TypeAlias = tuple[Operator, tuple[int, ...]]

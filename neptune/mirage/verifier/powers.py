@@ -16,7 +16,7 @@ from fractions import Fraction
 from math import floor
 
 from neptune.errors import Unsupported
-from neptune.mirage.forms import (
+from neptune.mirage.verifier.forms import (
     ONE,
     ZERO,
     Atom,

@@ -28,10 +28,10 @@ import numpy as np
 from neptune.ir.evaluate.domains import Array, EvaluationError, Results, Unevaluated, Value, every, results_or_why
 from neptune.ir.evaluate.floats import Float64
 from neptune.ir.expr import Expr
-from neptune.mirage.constants import Constants, Numbers, applied
 from neptune.mirage.ir import GRID, LOOP, NOTHING, TILE, Graph, Kernel, Load, Node, tensors_of
 from neptune.mirage.ops import OPS
-from neptune.mirage.witness import Witness
+from neptune.mirage.verifier.constants import Constants, Numbers, applied
+from neptune.mirage.verifier.witness import Witness
 
 POLES = frozenset({"div", "log", "log2", "rsqrt", "pow"})
 """Operators that have no value where floating point has an infinity."""

@@ -24,10 +24,10 @@ from neptune.ir.ops import OPS
 from neptune.ir.printer import print_expr
 from neptune.ir.program import Store, Update
 from neptune.ir.reducers import REDUCERS
-from neptune.mirage.definitions import Definitions
 from neptune.mirage.ir import Graph, needed, nodes
-from neptune.mirage.ranges import range_in
-from neptune.mirage.rewriting import Action, inserted, mapped
+from neptune.mirage.lowering.definitions import Definitions
+from neptune.mirage.lowering.ranges import range_in
+from neptune.mirage.lowering.rewriting import Action, inserted, mapped
 from neptune.schedule.state import Decision
 
 Degree = Mapping[Expr, Fraction]

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from neptune.ir.evaluate.domains import Array, Results, Unevaluated, Value
-from neptune.mirage.evaluate import Evaluator, pairs
-from neptune.mirage.fields import RootField
 from neptune.mirage.ir import Graph
-from neptune.mirage.witness import Witness, draw_inputs, witness
+from neptune.mirage.verifier.evaluate import Evaluator, pairs
+from neptune.mirage.verifier.fields import RootField
+from neptune.mirage.verifier.witness import Witness, draw_inputs, witness
 
 DRAWS, FIRST = 64, 6
 ENOUGH = 3

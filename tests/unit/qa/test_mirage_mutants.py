@@ -2,12 +2,12 @@
 
 from itertools import islice
 
-from neptune.mirage.align import aligned
-from neptune.mirage.indexed import prove_equal
 from neptune.mirage.ir import Graph
-from neptune.mirage.mutants import KINDS, mutants
+from neptune.mirage.renamed import aligned
 from neptune.mirage.types import fault
-from neptune.mirage.verdict import Counterexample, Verifier, counterexample
+from neptune.mirage.verifier.indexed import prove_equal
+from neptune.mirage.verifier.verdict import Counterexample, Verifier, counterexample
+from qa.mirage_mutants import KINDS, mutants
 from tests.unit.mirage import verified
 from tests.unit.mirage.graphs import rms_norm_linear
 

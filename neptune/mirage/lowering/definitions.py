@@ -24,7 +24,7 @@ from neptune.ir.names import fresh_name
 from neptune.ir.program import ZERO, Buffer, For, Program, Stage, Stmt, Store, Update, seq, stages, wrap
 from neptune.ir.reducers import REDUCERS
 from neptune.mirage.ir import LOOP, NOTHING, TILE, WHOLE, Graph, Kernel, Node, Type, reads, writes
-from neptune.mirage.operands import NARROW, core, product, substitute_hole
+from neptune.mirage.lowering.operands import NARROW, core, product, substitute_hole
 from neptune.mirage.ops import OPS
 from neptune.mirage.types import fault, graph_types, kernel_types, saved
 from neptune.schedule import state

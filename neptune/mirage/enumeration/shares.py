@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from neptune.mirage.enumerate import Counts, Enumerator, Solution
-from neptune.mirage.operators import Problem
+from neptune.mirage.enumeration.enumerate import Counts, Enumerator, Solution
+from neptune.mirage.enumeration.operators import Problem
 
 FEW = 20_000
 """Operators tried one size earlier, below which a problem is not worth handing out."""

@@ -11,11 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
-from neptune.mirage.abstract import ALL_BITS, GRID_BIT, Labels, apply, cut
-from neptune.mirage.algebra import Algebra, Written
-from neptune.mirage.composites import COMPOSITE, Chain
-from neptune.mirage.contained import Target
-from neptune.mirage.features import Features
+from neptune.mirage.enumeration.abstract import ALL_BITS, GRID_BIT, Labels, apply, cut
+from neptune.mirage.enumeration.algebra import Algebra, Written
+from neptune.mirage.enumeration.composites import COMPOSITE, Chain
+from neptune.mirage.enumeration.prunes import Features, Target
 from neptune.mirage.ops import OPS
 
 BEFORE, BODY, BEHIND = 0, 1, 2

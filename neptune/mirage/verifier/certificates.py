@@ -17,8 +17,8 @@ from typing import TypeVar
 import numpy as np
 
 from neptune.ir.evaluate.domains import Array
-from neptune.mirage.heights import MAXIMUM, PRIMES, Heights
-from neptune.mirage.polynomials import Monomial, Poly, number, rank, variable
+from neptune.mirage.verifier.heights import MAXIMUM, PRIMES, Heights
+from neptune.mirage.verifier.polynomials import Monomial, Poly, number, rank, variable
 from neptune.verify.residues import power, root
 
 K = TypeVar("K")

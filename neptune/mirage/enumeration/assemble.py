@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from neptune.mirage.enumerate import Solution
+from neptune.mirage.enumeration.enumerate import Solution
+from neptune.mirage.enumeration.operators import Operator, Problem
 from neptune.mirage.ir import GRID, SPLIT, WHOLE, Graph, Kernel, Load, Node, Save, Type
-from neptune.mirage.operators import Operator, Problem
 from neptune.mirage.types import graph_types, kernel_types
 
 MAX_GRID = 3

@@ -27,17 +27,17 @@ from neptune.boundary import public
 from neptune.errors import ExpressionError, NeptuneError, Unsupported, or_refusal
 from neptune.ir.evaluate.domains import Array, EvaluationError, Unevaluated
 from neptune.ir.program import Program
-from neptune.mirage.align import aligned, ordered, orders
-from neptune.mirage.bound import check
-from neptune.mirage.candidates import DRAWS, ENOUGH, FEW, Candidates
-from neptune.mirage.evaluate import Defined, Evaluator, Reals
-from neptune.mirage.gate import gate
-from neptune.mirage.indexed import lacks, prove_equal
 from neptune.mirage.ir import Graph
 from neptune.mirage.lower import lowered_or_why
 from neptune.mirage.reference import graph_or_why, reference
+from neptune.mirage.renamed import aligned, ordered, orders
 from neptune.mirage.types import fault
-from neptune.mirage.witness import Witness, draw_inputs, drawn, linked, witness
+from neptune.mirage.verifier.bound import check
+from neptune.mirage.verifier.candidates import DRAWS, ENOUGH, FEW, Candidates
+from neptune.mirage.verifier.evaluate import Defined, Evaluator, Reals
+from neptune.mirage.verifier.gate import gate
+from neptune.mirage.verifier.indexed import lacks, prove_equal
+from neptune.mirage.verifier.witness import Witness, draw_inputs, drawn, linked, witness
 from neptune.verify.exact import ExactReport, exact_report
 
 ACCEPTED, REJECTED, UNDECIDED = "accepted", "rejected", "undecided"

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations, product
 from typing import Any, TypeAlias
 
-from neptune.mirage.abstract import ALL_BITS, GRID_BIT, Labels, inside, label, values
-from neptune.mirage.algebra import Algebra, Written
-from neptune.mirage.composites import COMPOSITE, chains
+from neptune.mirage.enumeration.abstract import ALL_BITS, GRID_BIT, Labels, inside, label, values
+from neptune.mirage.enumeration.algebra import Algebra, Written
+from neptune.mirage.enumeration.composites import COMPOSITE, chains
+from neptune.mirage.enumeration.operators import PRUNES, Known, Problem
 from neptune.mirage.ir import Graph, Kernel, Node
-from neptune.mirage.operators import PRUNES, Known, Problem
 from neptune.mirage.ops import OPS
 from neptune.mirage.types import graph_types
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from neptune.ir.ops import OPS, demand
-from neptune.mirage.forms import Atom, Form, of_atom
-from neptune.mirage.powers import above_0, not_negative, power
+from neptune.mirage.verifier.forms import Atom, Form, of_atom
+from neptune.mirage.verifier.powers import above_0, not_negative, power
 
 NOT_0, NOT_NEGATIVE = "not 0", "not negative"
 _OF_DEMAND = {"ne": (NOT_0,), "ge": (NOT_NEGATIVE,), "gt": (NOT_NEGATIVE, NOT_0)}

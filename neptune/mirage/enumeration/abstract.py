@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from neptune.errors import ExpressionError
-from neptune.mirage.algebra import Algebra
+from neptune.mirage.enumeration.algebra import Algebra
 from neptune.mirage.ir import GRID, LOOP, SPLIT, TILE, Graph, Kernel, Node, Type
 from neptune.mirage.ops import OPS
 from neptune.mirage.types import graph_types, kernel_types

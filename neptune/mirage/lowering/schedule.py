@@ -20,7 +20,7 @@ from neptune.ir.contraction import Contraction, contraction
 from neptune.ir.expr import Const, Expr, Load, Var, loads, walk
 from neptune.ir.names import fresh_name
 from neptune.ir.program import for_loops, paths
-from neptune.mirage.operands import NARROW
+from neptune.mirage.lowering.operands import NARROW
 from neptune.schedule.checked import attempt
 from neptune.schedule.definition import Definition
 from neptune.schedule.roles import reaches

@@ -25,13 +25,13 @@ from neptune.errors import Unsupported, answered
 from neptune.ir.dtypes import is_int
 from neptune.ir.expr import Cast, Const, Expr, Op, Var, walk
 from neptune.ir.printer import print_expr
-from neptune.mirage import forms
-from neptune.mirage.domain import Need, Needs, demanded, folded, lacking
-from neptune.mirage.forms import ONE, Atom, Domain, Form, Index, add, multiply, number, scaled
 from neptune.mirage.ir import GRID, LOOP, NOTHING, TILE, Graph, Kernel, Load, Node, tensors_of
 from neptune.mirage.ops import OPS
-from neptune.mirage.powers import divided, logarithm, power
 from neptune.mirage.types import graph_types
+from neptune.mirage.verifier import forms
+from neptune.mirage.verifier.domain import Need, Needs, demanded, folded, lacking
+from neptune.mirage.verifier.forms import ONE, Atom, Domain, Form, Index, add, multiply, number, scaled
+from neptune.mirage.verifier.powers import divided, logarithm, power
 
 CONDITIONS = (
     "sizes are at least 1",

@@ -24,13 +24,13 @@ import numpy as np
 
 from neptune.errors import Unsupported
 from neptune.ir.evaluate.domains import Array, EvaluationError, Unevaluated, Value
-from neptune.mirage.certificates import Certificates, Fails
-from neptune.mirage.evaluate import Evaluator
-from neptune.mirage.fields import RootField
-from neptune.mirage.heights import Form, Heights
 from neptune.mirage.ir import Graph, nodes
 from neptune.mirage.ops import OPS
-from neptune.mirage.witness import Witness, draw_inputs, witness
+from neptune.mirage.verifier.certificates import Certificates, Fails
+from neptune.mirage.verifier.evaluate import Evaluator
+from neptune.mirage.verifier.fields import RootField
+from neptune.mirage.verifier.heights import Form, Heights
+from neptune.mirage.verifier.witness import Witness, draw_inputs, witness
 from neptune.verify.residues import P, Q
 
 TARGET = -30
