@@ -73,16 +73,16 @@ class Axes:
         reads: dict[Use, list[Use]] = {}
         for (use, _, _), source in self.sources.items():
             reads.setdefault(use, []).append(source)
-        found: dict[Use, None] = {}
+        ordered: dict[Use, None] = {}
         waiting = [use for use in reversed(self.uses) if use.stage]
         while waiting:
             use = waiting[-1]
-            missing = [x for x in reads.get(use, ()) if x.stage and x not in found]
+            missing = [x for x in reads.get(use, ()) if x.stage and x not in ordered]
             if missing:
                 waiting += reversed(missing)
             else:
-                found[waiting.pop()] = None
-        return list(found)
+                ordered[waiting.pop()] = None
+        return list(ordered)
 
     def root(self, dim: Dim) -> Dim:
         """The dimension that stands for the axis of this one."""
@@ -97,14 +97,14 @@ class Axes:
 
     def names(self, taken: Iterable[str]) -> dict[Dim, str]:
         """A name for each axis, by its root: that of the first stage's loop which is it, made one of its own."""
-        found: dict[Dim, str] = {}
+        labels: dict[Dim, str] = {}
         used = set(taken)
         for use in self.uses:
             for dim in self._every(use):
-                if self.root(dim) not in found:
-                    found[self.root(dim)] = fresh_name(used, dim[1] if use.stage else f"{use.buffer}{dim[1]}")
-                    used.add(found[self.root(dim)])
-        return found
+                if self.root(dim) not in labels:
+                    labels[self.root(dim)] = fresh_name(used, dim[1] if use.stage else f"{use.buffer}{dim[1]}")
+                    used.add(labels[self.root(dim)])
+        return labels
 
     def _every(self, use: Use) -> tuple[Dim, ...]:
         """The dimensions of a use, of a stage those that it folds as well."""
@@ -119,21 +119,21 @@ class Axes:
         self._classes |= {dim: {use: dim[1]} for dim in self._every(use)}
         return use
 
-    def _read(self, use: Use, of: Mapping[str, object]) -> None:
+    def _read(self, use: Use, known: Mapping[str, object]) -> None:
         if not use.stage:
             return
         for load in self.definitions[use.stage].reads():
-            if load.buffer in of and (use, load.buffer, load.index) not in self.sources:
+            if load.buffer in known and (use, load.buffer, load.index) not in self.sources:
                 self.sources[use, load.buffer, load.index] = self._source(use, load)
 
     def _source(self, use: Use, load: Load) -> Use:
         """The use that a load reads: one that there is where its axes can be those, else another one."""
-        mine = [(use, i.name) for i in load.index if isinstance(i, Var)]
+        own = [(use, i.name) for i in load.index if isinstance(i, Var)]
         for source in self.uses_of(load.buffer):
-            if self._join(zip(mine, self.dims(source), strict=True)):
+            if self._join(zip(own, self.dims(source), strict=True)):
                 return source
         source = self._use(load.buffer)
-        assert self._join(zip(mine, self.dims(source), strict=True))
+        assert self._join(zip(own, self.dims(source), strict=True))
         return source
 
     def _join(self, pairs: Iterable[tuple[Dim, Dim]]) -> bool:

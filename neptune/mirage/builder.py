@@ -268,12 +268,12 @@ class GraphBuilder(_Scope):
 
         Results are the values or saved tensors that have their names, unless `output` says otherwise.
         """
-        made = cls(graph.name, **graph.axes)
+        builder = cls(graph.name, **graph.axes)
         for t in graph.inputs:
-            made.input(t.name, " ".join(t.axes), t.dtype, t.buffer)
-        made.outputs = [replace(o, value=o.name) for o in graph.outputs]
-        made.scalars = graph.scalars
-        return made
+            builder.input(t.name, " ".join(t.axes), t.dtype, t.buffer)
+        builder.outputs = [replace(o, value=o.name) for o in graph.outputs]
+        builder.scalars = graph.scalars
+        return builder
 
     @property
     def tensors(self) -> tuple[Value, ...]:
@@ -298,43 +298,43 @@ class GraphBuilder(_Scope):
     @public
     def kernel(self, name: str, grid: str = "", loop: str = "") -> AbstractContextManager[KernelBuilder]:
         """A kernel over a grid of axes, with a loop over one. It is part of the graph where its block ends."""
-        asked = f"kernel `{name}`"
-        axes, _ = self._known(asked, grid), self._known(asked, loop)
+        request = f"kernel `{name}`"
+        axes, _ = self._known(request, grid), self._known(request, loop)
         return self._kernel(KernelBuilder(self, Kernel(name, axes, loop or None, (), (), ())))
 
     @contextmanager
-    def _kernel(self, made: KernelBuilder) -> Iterator[KernelBuilder]:
-        yield made
-        made.end_chain()
-        self.steps += [*self.chain, made.kernel]
+    def _kernel(self, builder: KernelBuilder) -> Iterator[KernelBuilder]:
+        yield builder
+        builder.end_chain()
+        self.steps += [*self.chain, builder.kernel]
         self.chain = []
-        self.types |= {s.name: saved(made.types[s.value].type) for s in made.kernel.saves}
+        self.types |= {s.name: saved(builder.types[s.value].type) for s in builder.kernel.saves}
 
     @public
     def output(self, name: str, axes: str, value: Value | None = None, dtype: str = "float16") -> GraphBuilder:
         """A result: the value (that of the same name, if none is given), its dimensions in order."""
         given = name if value is None else value.name
-        made = Output(name, self._known(f"output `{name}`", axes), dtype, given)
-        self.outputs = [*(o for o in self.outputs if o.name != name), made]
+        output = Output(name, self._known(f"output `{name}`", axes), dtype, given)
+        self.outputs = [*(o for o in self.outputs if o.name != name), output]
         return self
 
     @public
     def graph(self) -> Graph:
         """The graph, which is checked as a whole once more."""
         steps = (*self.steps, *self.chain)
-        made = Graph(self.name, self.axes, tuple(self.inputs), steps, tuple(self.outputs))
-        graph_types(made)
-        numbers = [*self.axes.values(), *(n.constant for n in nodes(made) if n.constant is not None)]
+        graph = Graph(self.name, self.axes, tuple(self.inputs), steps, tuple(self.outputs))
+        graph_types(graph)
+        numbers = [*self.axes.values(), *(n.constant for n in nodes(graph) if n.constant is not None)]
         known = {s.name for s in self.scalars}
         symbols = {x.name: x.dtype for e in numbers for x in walk(e) if isinstance(x, Var) and x.name not in known}
         more = (Scalar(s, dtype, 1 if is_int(dtype) else None) for s, dtype in symbols.items())
-        return replace(made, scalars=(*self.scalars, *more))
+        return replace(graph, scalars=(*self.scalars, *more))
 
-    def _known(self, asked: str, axes: str) -> tuple[str, ...]:
+    def _known(self, request: str, axes: str) -> tuple[str, ...]:
         labels = tuple(axes.split())
         unknown = next((a for a in labels if a not in self.axes), None)
         if unknown is not None:
-            raise ExpressionError(asked, f"the graph has no axis `{unknown}`", legal=list(self.axes))
+            raise ExpressionError(request, f"the graph has no axis `{unknown}`", legal=list(self.axes))
         return labels
 
     @property

@@ -68,8 +68,8 @@ class Cost:
 
 def estimate(graph: Graph, sizes: Mapping[str, int], machine: Machine) -> Cost:
     """The estimate of a graph at some sizes (a value for each symbolic size and scalar in its axes)."""
-    of = _Estimate(graph, sizes, machine)
-    kernels = tuple(of.kernel(s) if isinstance(s, Kernel) else of.node(s) for s in graph.steps)
+    estimator = _Estimate(graph, sizes, machine)
+    kernels = tuple(estimator.kernel(s) if isinstance(s, Kernel) else estimator.node(s) for s in graph.steps)
     launches = FITTED.first + FITTED.further * (len(kernels) - 1)
     return Cost(launches + sum(k.us for k in kernels), kernels)
 
@@ -87,8 +87,8 @@ class _Estimate:
 
     def bytes(self, tensor: str) -> float:
         """Of a whole tensor."""
-        of = self.tensors[tensor].items()
-        count = prod(self.parts.get((tensor, a), 1) if p == SPLIT else self.lengths[a] for a, p in of)
+        parts = self.tensors[tensor].items()
+        count = prod(self.parts.get((tensor, a), 1) if p == SPLIT else self.lengths[a] for a, p in parts)
         return count * self.width(tensor)
 
     def width(self, tensor: str) -> float:
@@ -117,12 +117,12 @@ class _Estimate:
         """A kernel of the graph's own, with the best of the tiles that are tried and fit; where none does, for ever."""
         typed = kernel_types(kernel, self.tensors)
         names, choices = self._choices(kernel, typed)
-        of = _Choices(self, kernel, typed, {n: np.array(c, float) for n, c in zip(names, choices, strict=True)})
-        us = of.us()
+        tried = _Choices(self, kernel, typed, {n: np.array(c, float) for n, c in zip(names, choices, strict=True)})
+        us = tried.us()
         order = np.argsort(us, kind="stable")
         room, least = 4 * self.machine.registers + self.machine.shared_limit, inf
         for k in order:
-            tiles = {a: int(of.tile(a)[k]) for a in self.lengths}
+            tiles = {a: int(tried.tile(a)[k]) for a in self.lengths}
             held = on_chip(kernel, self.tensors, self._all_dtypes(), tiles)
             if held.size <= room:
                 least = float(us[k])
@@ -130,10 +130,10 @@ class _Estimate:
         for save in kernel.saves:
             for axis, parts in typed[save.value].type.items():
                 if TILE not in parts:
-                    self.parts[save.name, axis] = int(of.along(axis)[k])
+                    self.parts[save.name, axis] = int(tried.along(axis)[k])
         moved = sum(map(self.bytes, {x.tensor for x in kernel.loads})) + sum(self.bytes(s.name) for s in kernel.saves)
-        programs = int(of.programs[k])
-        return KernelCost(kernel.name, least, moved, float(of.flops[k]) * programs, programs, tiles, held)
+        programs = int(tried.programs[k])
+        return KernelCost(kernel.name, least, moved, float(tried.flops[k]) * programs, programs, tiles, held)
 
     def _all_dtypes(self) -> dict[str, str]:
         return {t: self.dtypes.get(t, "float32") for t in self.tensors}
@@ -164,13 +164,15 @@ def batches(kernel: Kernel, typed: Mapping[str, Typed]) -> frozenset[str]:
 class _Choices:
     """One kernel with many choices of tiles at once: every number is an array, one element a choice."""
 
-    def __init__(self, of: _Estimate, kernel: Kernel, typed: Mapping[str, Typed], chosen: Mapping[str, Array]) -> None:
-        self.of, self.kernel, self.typed, self.chosen = of, kernel, typed, chosen
+    def __init__(
+        self, estimate: _Estimate, kernel: Kernel, typed: Mapping[str, Typed], chosen: Mapping[str, Array]
+    ) -> None:
+        self.of, self.kernel, self.typed, self.chosen = estimate, kernel, typed, chosen
         self.programs = prod((self.along(a) for a in kernel.grid), start=np.ones_like(chosen["parts"]))
         loop = kernel.loop
         self.trips: Array = 1.0
         if loop is not None:
-            per_program = np.ceil(of.lengths[loop] / (self.along(loop) if loop in kernel.grid else 1))
+            per_program = np.ceil(estimate.lengths[loop] / (self.along(loop) if loop in kernel.grid else 1))
             self.trips = np.ceil(per_program / self.tile(loop))
         self.flops: Array = sum((self.work(n) * self.runs(n.name) for n in kernel.nodes), np.zeros_like(self.programs))
 
@@ -271,5 +273,5 @@ class _Choices:
         spans = lives(self.kernel)
         size = {x.name: self.elements(self.typed[x.name].type) * width.get(x.name, COMPUTED) for x in spans}
         size |= {n: size[n] * STAGES for n in width if n in size and self.typed[n].body}
-        at = (sum(size[x.name] for x in spans if x.first <= k <= x.last) for k in range(len(self.kernel.body)))
-        return np.maximum.reduce(np.broadcast_arrays(self.programs * 0.0 + 1.0, *at))
+        live = (sum(size[x.name] for x in spans if x.first <= k <= x.last) for k in range(len(self.kernel.body)))
+        return np.maximum.reduce(np.broadcast_arrays(self.programs * 0.0 + 1.0, *live))

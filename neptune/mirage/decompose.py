@@ -135,9 +135,9 @@ class Writer:
         return x if last is not None and last.dtype == dtype else self.nodes.add("cast", x, dtype=dtype)
 
     def _op(self, name: str, args: list[Operand], dtype: str) -> str:
-        made = self._exact(name, args)
+        exact = self._exact(name, args)
         narrow = DTYPES[dtype].bits == 16 and name not in EXACT
-        return self.rounded(made, dtype) if narrow else made
+        return self.rounded(exact, dtype) if narrow else exact
 
     def _exact(self, name: str, args: list[Operand]) -> str:
         values = tuple(a for a in args if isinstance(a, str))

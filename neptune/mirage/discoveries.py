@@ -61,7 +61,7 @@ class Discoveries:
             return
         text = "" if graph is None else print_graph(placed(graph, program))
         numbers = {**numbers, "exhausted": exhausted + 0, "milliseconds_given": int(1e3 * seconds)}
-        made = Discovery(
+        discovery = Discovery(
             structure=structure_of(program),
             device=self.device,
             sizes=bucket_of(sizes),
@@ -71,7 +71,7 @@ class Discoveries:
             numbers=numbers,
             name=program.name,
         )
-        self.store.append(made)
+        self.store.append(discovery)
 
 
 def graph_of(known: Discovery, program: Program) -> Graph | None:

@@ -126,8 +126,8 @@ class _Reader(Json):
                 case "customized":
                     self.customized(operator, f"kernel_{k}")
                 case kind:
-                    made = self.computed(kind, self.operands(operator, self.tensors), operator)
-                    self.keep(operator, made, self.tensors)
+                    result = self.computed(kind, self.operands(operator, self.tensors), operator)
+                    self.keep(operator, result, self.tensors)
         self.at = self.whole_graph
         left = next(given, None)
         if left is not None or results != len(self.wanted.outputs):
@@ -136,8 +136,8 @@ class _Reader(Json):
         return self.builder.graph()
 
     def input(self, operator: Any, tensor: Tensor | None) -> None:
-        made = self.result(operator)
-        shape = self.shape(made)
+        tensor_json = self.result(operator)
+        shape = self.shape(tensor_json)
         if tensor is None or len(tensor.axes) != len(shape):
             has = "no such input" if tensor is None else f"`{tensor.name}` over {', '.join(tensor.axes)}"
             self.fail(f"an input of lengths {list(shape)}, where the expression has {has}")
@@ -148,7 +148,7 @@ class _Reader(Json):
                 self.fail(f"axis `{axis}` of `{tensor.name}` has length {length}, and elsewhere {known}")
             self.lengths[axis] = length
         value = next(v for v in self.builder.tensors if v.name == tensor.name)
-        self.tensors[self.get(made, "guid", int)] = Shaped(value, tuple(((a, WHOLE),) for a in tensor.axes))
+        self.tensors[self.get(tensor_json, "guid", int)] = Shaped(value, tuple(((a, WHOLE),) for a in tensor.axes))
 
     def output(self, operator: Any, number: int) -> None:
         read = self.operands(operator, self.tensors)
@@ -160,12 +160,12 @@ class _Reader(Json):
             self.fail(f"its dimensions are {has}, and those of output `{wanted.name}` {', '.join(wanted.axes)}")
         self.builder.output(wanted.name, " ".join(wanted.axes), read[0].value, wanted.dtype)
 
-    def keep(self, operator: Any, made: Shaped, known: dict[Any, Shaped]) -> None:
+    def keep(self, operator: Any, shaped: Shaped, known: dict[Any, Shaped]) -> None:
         """Remember what an operator makes, whose rank the file must have right."""
         tensor = self.result(operator)
-        if len(self.shape(tensor)) != len(made.dims):
-            self.fail(f"its result has {len(self.shape(tensor))} dimensions in the JSON, and is of {len(made.dims)}")
-        known[self.get(tensor, "guid", int)] = made
+        if len(self.shape(tensor)) != len(shaped.dims):
+            self.fail(f"its result has {len(self.shape(tensor))} dimensions in the JSON, and is of {len(shaped.dims)}")
+        known[self.get(tensor, "guid", int)] = shaped
 
     # --- operators of both levels ---
 
@@ -241,28 +241,28 @@ class _Reader(Json):
         digit, _, rest = kind.partition("_")
         if not digit.isdecimal() or int(digit) >= len(x.dims) or rest not in ("", "to_dimx"):
             self.fail(f"there is no reduction `{kind}` of {len(x.dims)} dimensions")
-        at = int(digit)
-        if rest == "" and self.shape(self.result(operator))[at] != 1:
-            rest, dimx = "to_dimx", self.shape(self.result(operator))[at]
-        return self.outer(x, at, dimx) if rest else self.summed(x, at)
+        number = int(digit)
+        if rest == "" and self.shape(self.result(operator))[number] != 1:
+            rest, dimx = "to_dimx", self.shape(self.result(operator))[number]
+        return self.outer(x, number, dimx) if rest else self.summed(x, number)
 
-    def summed(self, x: Shaped, at: int) -> Shaped:
-        if holds(x.dims[at], ROUNDS):
-            self.fail(f"it adds up a round of {text(x.dims[at])}: an accumulator has to")
-        return Shaped(total(x.value, x.dims[at]), (*x.dims[:at], (), *x.dims[at + 1 :]))
+    def summed(self, x: Shaped, number: int) -> Shaped:
+        if holds(x.dims[number], ROUNDS):
+            self.fail(f"it adds up a round of {text(x.dims[number])}: an accumulator has to")
+        return Shaped(total(x.value, x.dims[number]), (*x.dims[:number], (), *x.dims[number + 1 :]))
 
-    def outer(self, x: Shaped, at: int, dimx: int) -> Shaped:
+    def outer(self, x: Shaped, number: int, dimx: int) -> Shaped:
         """The sum of the parts that stand side by side in a dimension; `dimx` is the length of each.
 
         Of one axis it leaves columns, which may only be summed.
         """
-        splits = tuple(a for a in x.dims[at] if a[1] in (SPLIT, ROUNDS))
-        inner = tuple(a for a in x.dims[at] if a not in splits)
+        splits = tuple(a for a in x.dims[number] if a[1] in (SPLIT, ROUNDS))
+        inner = tuple(a for a in x.dims[number] if a not in splits)
         if not splits and len(inner) == 1 and dimx > 0 and self.lengths[inner[0][0]] % dimx == 0:
-            return Shaped(total(x.value, inner), (*x.dims[:at], ((inner[0][0], LEFT),), *x.dims[at + 1 :]))
+            return Shaped(total(x.value, inner), (*x.dims[:number], ((inner[0][0], LEFT),), *x.dims[number + 1 :]))
         if not splits or not (holds(inner, LEFT) or prod(self.lengths[a] for a, _ in inner) == dimx):
-            self.fail(f"it adds up parts of {dimx} elements along {text(x.dims[at])}, which is not made of such")
-        return Shaped(total(x.value, splits), (*x.dims[:at], inner, *x.dims[at + 1 :]))
+            self.fail(f"it adds up parts of {dimx} elements along {text(x.dims[number])}, which is not made of such")
+        return Shaped(total(x.value, splits), (*x.dims[:number], inner, *x.dims[number + 1 :]))
 
     # --- kernels ---
 
@@ -278,50 +278,52 @@ class _Reader(Json):
         dimx = self.get(block, "reduction_dimx", int) if "reduction_dimx" in block else 0
         where = self.at
         with self.builder.kernel(name, " ".join(axes.values()), loop) as kernel:
-            made = _Block(kernel, axes, loop, dimx, rounds)
+            block_read = _Block(kernel, axes, loop, dimx, rounds)
             self.cut = {*axes.values(), loop}
             saved: list[tuple[Any, Shaped]] = []
             for k, x in enumerate(operators):
                 self.at = f"{where}, operator {k} of its kernel (`{x['op_type']}`)"
                 match self.name(x, "tb"):
                     case "input":
-                        self.load(x, made)
+                        self.load(x, block_read)
                     case "output":
-                        saved.append(self.saved(x, made, grid, f"{name}_{len(saved)}"))
+                        saved.append(self.saved(x, block_read, grid, f"{name}_{len(saved)}"))
                     case kind:
-                        self.keep(x, self.block_value(kind, x, made), made.tiles)
+                        self.keep(x, self.block_value(kind, x, block_read), block_read.tiles)
         self.tensors |= dict(saved)
         self.at, self.cut = where, set()
 
     def cut_by(self, c: str, loads: list[dict[str, Any]]) -> str:
         """The axis that a dimension of the grid cuts, which has to be the same one in every tensor."""
-        found: dict[str, str] = {}
+        axes: dict[str, str] = {}
         for x in loads:
             dim = self.mapped(x, "input_map")[c]
             if dim >= 0:
                 tensor = self.source(x)
-                found.setdefault(self.axis_of(tensor, dim), tensor.value.name)
-        return self.only(found, f"dimension {c} of the grid cuts")
+                axes.setdefault(self.axis_of(tensor, dim), tensor.value.name)
+        return self.only(axes, f"dimension {c} of the grid cuts")
 
     def in_rounds(self, loads: list[dict[str, Any]]) -> bool:
         """True for a loop over what a split has left, in every tensor that it goes over."""
         dims = [(self.source(x).dims, self.get(x, "forloop_dim", int)) for x in loads]
-        return all(d < len(of) and holds(of[d], SPLIT) for of, d in dims if d >= 0) and any(d >= 0 for _, d in dims)
+        return all(d < len(tensor_dims) and holds(tensor_dims[d], SPLIT) for tensor_dims, d in dims if d >= 0) and any(
+            d >= 0 for _, d in dims
+        )
 
     def loop_axis(self, loads: list[dict[str, Any]]) -> str:
-        found: dict[str, str] = {}
+        axes: dict[str, str] = {}
         for x in loads:
             dim = self.get(x, "forloop_dim", int)
             if dim >= 0:
                 tensor = self.source(x)
-                found.setdefault(self.axis_of(tensor, dim), tensor.value.name)
-        return self.only(found, "the loop goes over")
+                axes.setdefault(self.axis_of(tensor, dim), tensor.value.name)
+        return self.only(axes, "the loop goes over")
 
-    def only(self, found: dict[str, str], what: str) -> str:
-        if len(found) != 1:
-            of = [f"axis `{axis}` of `{tensor}`" for axis, tensor in found.items()]
-            self.fail(f"{what} {' and '.join(of)}: they are not one axis" if of else f"{what} no tensor")
-        return next(iter(found))
+    def only(self, axes: dict[str, str], what: str) -> str:
+        if len(axes) != 1:
+            texts = [f"axis `{axis}` of `{tensor}`" for axis, tensor in axes.items()]
+            self.fail(f"{what} {' and '.join(texts)}: they are not one axis" if texts else f"{what} no tensor")
+        return next(iter(axes))
 
     def source(self, load: Any) -> Shaped:
         guid = self.get(self.get(load, "dtensor", dict), "guid", int)

@@ -44,12 +44,12 @@ class Json:
     def fail(self, wrong: str, legal: Sequence[str] = (), hint: str | None = None) -> NoReturn:
         raise ExpressionError(self.at, wrong, legal=legal, hint=hint)
 
-    def get(self, of: Any, key: str, kind: type) -> Any:
+    def get(self, owner: Any, key: str, kind: type) -> Any:
         """`of[key]`, which has to be there and of that type."""
-        found = of.get(key) if isinstance(of, dict) else None
-        if not isinstance(found, kind) or isinstance(found, bool):
+        field = owner.get(key) if isinstance(owner, dict) else None
+        if not isinstance(field, kind) or isinstance(field, bool):
             self.fail(f"it has no `{key}`, or one that is no {kind.__name__}: the JSON is torn, or of another kind")
-        return found
+        return field
 
     def checked(self, operator: Any) -> dict[str, Any]:
         self.get(operator, "op_type", str)
@@ -61,36 +61,36 @@ class Json:
             self.fail(f"a tensor has {rank} dimensions of lengths {dims}")
         return tuple(dims[:rank])
 
-    def mapped(self, of: Any, key: str) -> dict[str, int]:
+    def mapped(self, owner: Any, key: str) -> dict[str, int]:
         """A map of x, y and z, which may be written as a list."""
-        found = of.get(key) if isinstance(of, dict) else None
-        if isinstance(found, list) and len(found) == len(COORDINATES):
-            found = dict(zip(COORDINATES, found, strict=True))
-        if not isinstance(found, dict) or not all(isinstance(found.get(c), int) for c in COORDINATES):
+        places = owner.get(key) if isinstance(owner, dict) else None
+        if isinstance(places, list) and len(places) == len(COORDINATES):
+            places = dict(zip(COORDINATES, places, strict=True))
+        if not isinstance(places, dict) or not all(isinstance(places.get(c), int) for c in COORDINATES):
             self.fail(f"it has no `{key}` of x, y and z: the JSON is torn, or of another kind")
-        return {c: found[c] for c in COORDINATES}
+        return {c: places[c] for c in COORDINATES}
 
     def result(self, operator: Any) -> Any:
         """The one tensor that an operator makes."""
-        made = self.get(operator, "output_tensors", list)
-        if len(made) != 1:
-            self.fail(f"it makes {len(made)} tensors, and a graph's operators make one")
-        return made[0]
+        tensors = self.get(operator, "output_tensors", list)
+        if len(tensors) != 1:
+            self.fail(f"it makes {len(tensors)} tensors, and a graph's operators make one")
+        return tensors[0]
 
     def inferred(self, operators: Sequence[Any], name: str) -> Graph:
         """The inputs and outputs of the file, dimensions of one length being one axis."""
         kinds = {"kn_input_op": "output_tensors", "kn_output_op": "input_tensors"}
-        found: dict[str, list[tuple[int, ...]]] = {kind: [] for kind in kinds}
+        shapes_of: dict[str, list[tuple[int, ...]]] = {kind: [] for kind in kinds}
         for operator in operators:
             kind = operator["op_type"]
             if kind in kinds:
-                found[kind] += [self.shape(t) for t in self.get(operator, kinds[kind], list)]
-        for shape in (*found["kn_input_op"], *found["kn_output_op"]):
+                shapes_of[kind] += [self.shape(t) for t in self.get(operator, kinds[kind], list)]
+        for shape in (*shapes_of["kn_input_op"], *shapes_of["kn_output_op"]):
             twice = next((n for n in shape if shape.count(n) > 1), None)
             if twice is not None:
                 self.fail(f"a tensor has two dimensions of length {twice}: which axes they are, its expression says")
-        named = {kind: [tuple(f"n{n}" for n in shape) for shape in shapes] for kind, shapes in found.items()}
-        sizes = {f"n{n}": Const(n, "int32") for shapes in found.values() for shape in shapes for n in shape}
+        named = {kind: [tuple(f"n{n}" for n in shape) for shape in shapes] for kind, shapes in shapes_of.items()}
+        sizes = {f"n{n}": Const(n, "int32") for shapes in shapes_of.values() for shape in shapes for n in shape}
         return Graph(
             name,
             sizes,

@@ -202,9 +202,9 @@ def solve(posed: Problem) -> dict[str, str]:
     for k, (a, b, _) in enumerate(posed.turned, len(names)):
         for axis in set(posed.choices(b)) & set(posed.axes[a]):
             # turned ≥ b's innermost is this axis − a's is.
-            mine = {number[a, axis]: 1.0} if (a, axis) in number else {}
-            row({k: 1.0, number[b, axis]: -1.0} | mine, 0.0)
+            own = {number[a, axis]: 1.0} if (a, axis) in number else {}
+            row({k: 1.0, number[b, axis]: -1.0} | own, 0.0)
     high = np.array([1.0] * exactly + [np.inf] * (len(rows) - exactly))
     within = LinearConstraint(np.array(rows), np.array(low), high)
-    found = milp(np.array(costs), integrality=np.ones(len(costs)), bounds=Bounds(0, 1), constraints=within)
-    return {n: a for (n, a), k in number.items() if found.x[k] > 0.5}
+    solution = milp(np.array(costs), integrality=np.ones(len(costs)), bounds=Bounds(0, 1), constraints=within)
+    return {n: a for (n, a), k in number.items() if solution.x[k] > 0.5}

@@ -57,14 +57,14 @@ def _written(
     graph: Graph, program: Program, safe: bool, orders: Mapping[str, tuple[str, ...]]
 ) -> tuple[Definitions, tuple[Place, ...]] | NeptuneError:
     """The definitions of a graph and what each of its steps computes, or why it is refused."""
-    made = definitions(graph, program)
-    if isinstance(made, NeptuneError):
-        return made
-    made = make_safe(made) if safe else unsafe(made)
-    made = relaid(rounded(made, program), orders)
-    inside = _inside(graph, made)
-    made = ordered(made, inside)
-    return made, _places(graph, made, inside)
+    algebra = definitions(graph, program)
+    if isinstance(algebra, NeptuneError):
+        return algebra
+    algebra = make_safe(algebra) if safe else unsafe(algebra)
+    algebra = relaid(rounded(algebra, program), orders)
+    inside = _inside(graph, algebra)
+    algebra = ordered(algebra, inside)
+    return algebra, _places(graph, algebra, inside)
 
 
 def _lowered(name: str, program: Program, places: Sequence[Place], text: str, notes: tuple[Decision, ...]) -> Lowered:
@@ -92,45 +92,45 @@ def joined(
         written = _written(graph, part, safe, {})
         if isinstance(written, NeptuneError):
             return written
-        made, own = written
-        bodies.append(made.program.body)
-        temporaries |= {b.name: b for b in made.program.temporaries}
+        algebra, own = written
+        bodies.append(algebra.program.body)
+        temporaries |= {b.name: b for b in algebra.program.temporaries}
         places += own
-        notes += made.decisions
+        notes += algebra.decisions
     outer = {b.name for b in (*program.inputs, *program.outputs)}
     kept = tuple(b for b in temporaries.values() if b.name not in outer)
-    whole = replace(program, temporaries=kept, tunables=(), owes=(), body=seq(*bodies))
+    together = replace(program, temporaries=kept, tunables=(), owes=(), body=seq(*bodies))
     text = "\n".join([*(repr(g) for _, g in parts), f"safe={safe}"])
-    return _lowered(f"{program.name}_parts", whole, places, text, tuple(notes))
+    return _lowered(f"{program.name}_parts", together, places, text, tuple(notes))
 
 
-def _inside(graph: Graph, made: Definitions) -> frozenset[str]:
+def _inside(graph: Graph, algebra: Definitions) -> frozenset[str]:
     """The stages that change in the loop of their kernel.
 
     What is folded in full for a tile's part is there behind the loop only.
     """
-    loops = {k: made.axes[s.loop] for k, s in enumerate(graph.steps) if isinstance(s, Kernel) and s.loop}
-    along = {s.name: {f.var for f in for_loops(path)} for path, s in paths(made.program.body)}
-    return frozenset(n for n, h in made.homes.items() if h.loop and loops.get(h.step) in along[n])
+    loops = {k: algebra.axes[s.loop] for k, s in enumerate(graph.steps) if isinstance(s, Kernel) and s.loop}
+    along = {s.name: {f.var for f in for_loops(path)} for path, s in paths(algebra.program.body)}
+    return frozenset(n for n, h in algebra.homes.items() if h.loop and loops.get(h.step) in along[n])
 
 
-def _places(graph: Graph, made: Definitions, changing: frozenset[str]) -> tuple[Place, ...]:
+def _places(graph: Graph, algebra: Definitions, changing: frozenset[str]) -> tuple[Place, ...]:
     """What each step of a graph computes, in order."""
     places: list[Place] = []
     sizes = frozenset(graph.axes.values())
     parted: dict[str, int] = {}
     for k, step in enumerate(graph.steps):
-        own = tuple(s for s, h in made.homes.items() if h.step == k)
-        looped = made.axes[step.loop] if isinstance(step, Kernel) and step.loop else ""
+        own = tuple(s for s, h in algebra.homes.items() if h.step == k)
+        looped = algebra.axes[step.loop] if isinstance(step, Kernel) and step.loop else ""
         inside = tuple(s for s in own if s in changing)
         if not isinstance(step, Kernel):
             places.append(Place(step.name, (), None, own, inside, sizes))
             continue
-        of = tuple(dict.fromkeys(parted[load.tensor] for load in step.loads if load.tensor in parted))
-        split = made.split.get(k, "")
-        grid = tuple(a for a in (made.axes[a] for a in step.grid) if a != split)
+        combined = tuple(dict.fromkeys(parted[load.tensor] for load in step.loads if load.tensor in parted))
+        split = algebra.split.get(k, "")
+        grid = tuple(a for a in (algebra.axes[a] for a in step.grid) if a != split)
         loop = split or looped or None
-        places.append(Place(step.name, grid, loop, own, inside if step.loop else own, sizes, split, of))
+        places.append(Place(step.name, grid, loop, own, inside if step.loop else own, sizes, split, combined))
         if split:
             parted |= {s.name: len(places) - 1 for s in step.saves}
     return tuple(places)

@@ -96,9 +96,9 @@ class Optimizer(Iterator[Candidate]):
         self._outcomes: dict[int, Outcome] = {}
         self.candidates: list[Candidate] = []
         self.mistakes: list[str] = []
-        told = None if progress is None else self._told
+        report = None if progress is None else self._told
         self._search = partial(
-            search, bounds=goal.bounds, seed=goal.seed, workers=workers, accept=self._accepted, progress=told
+            search, bounds=goal.bounds, seed=goal.seed, workers=workers, accept=self._accepted, progress=report
         )
         # Safe softmax takes two passes over scores, and one where the maximum is left to the repair: that comes first.
         first = without_maxima(goal.reference, self._draws.accept)
@@ -108,20 +108,20 @@ class Optimizer(Iterator[Candidate]):
         self.search: Search = self._search(first, deadline=half)
 
     def __next__(self) -> Candidate:
-        found = next(self.search, None)
-        if found is None:
+        solution = next(self.search, None)
+        if solution is None:
             if self.search.interrupted or not self._further:
                 raise StopIteration
             before, self.search = self.search, self._search(self._further.pop(), deadline=self._deadline)
             self.search.follow(before)
             return next(self)
-        outcome = self._outcomes.pop(id(found.graph))
-        graph = found.graph if "order" in self.goal.without else tidied(found.graph)
-        made = candidate_of(graph, outcome, self.goal)
-        for of in (made, *self._surviving(self._split(made.graph))):
-            others = (replace(of, graph=g, cost=self._cost(g)) for g in self._regridded(of.graph))
-            self.candidates += [of, *self._surviving(others)]
-        return made
+        outcome = self._outcomes.pop(id(solution.graph))
+        graph = solution.graph if "order" in self.goal.without else tidied(solution.graph)
+        first = candidate_of(graph, outcome, self.goal)
+        for candidate in (first, *self._surviving(self._split(first.graph))):
+            others = (replace(candidate, graph=g, cost=self._cost(g)) for g in self._regridded(candidate.graph))
+            self.candidates += [candidate, *self._surviving(others)]
+        return first
 
     def _surviving(self, derived: Iterator[Candidate]) -> Iterator[Candidate]:
         """What is derived from a graph, up to a mistake of ours: that is logged, and the search goes on."""
@@ -137,10 +137,10 @@ class Optimizer(Iterator[Candidate]):
     def _split(self, graph: Graph) -> Iterator[Candidate]:
         """The same graph with a loop shared out among programs, where the draws accept it."""
         if len(graph.kernels) < self.goal.bounds.max_kernels:
-            for made in map(tidied, splits(graph)):
-                outcome = self._draws.outcome(made)
+            for halves in map(tidied, splits(graph)):
+                outcome = self._draws.outcome(halves)
                 if outcome.accepted:
-                    yield candidate_of(made, outcome, self.goal)
+                    yield candidate_of(halves, outcome, self.goal)
 
     def _cost(self, graph: Graph) -> Cost:
         return estimate(graph, self.goal.sizes, self.goal.machine)
@@ -163,10 +163,10 @@ class Optimizer(Iterator[Candidate]):
             self._outcomes[id(graph)] = outcome
         return outcome.accepted
 
-    def _told(self, at: Searched) -> None:
+    def _told(self, progress: Searched) -> None:
         assert self._progress is not None
         us = min((c.cost.us for c in self.candidates), default=None)
-        self._progress(Progress(at.states, at.tries, self.search.found, us, at.seconds))
+        self._progress(Progress(progress.states, progress.tries, self.search.found, us, progress.seconds))
 
     @property
     def best(self) -> list[Candidate]:
@@ -232,13 +232,13 @@ class Lowering:
 def predicted(candidate: Candidate, program: Program, goal: Goal, safe: bool = True) -> Lowering | str:
     """The candidate scheduled and lowered, with the prediction of its best values; else why there is none."""
     try:
-        made = lowered_or_why(candidate.graph, program, safe, _orders(candidate, goal))
-        by = made if isinstance(made, NeptuneError) else choose.lowered_or_why(made.template, program, strict=False)
+        low = lowered_or_why(candidate.graph, program, safe, _orders(candidate, goal))
+        by = low if isinstance(low, NeptuneError) else choose.lowered_or_why(low.template, program, strict=False)
         if isinstance(by, NeptuneError):
             return f"{by.asked}: {by.wrong.splitlines()[0]}"
-        assert isinstance(made, Lowered)
+        assert isinstance(low, Lowered)
         tiles = by.tiles
-        found = ranked(tiles, goal.sizes, goal.machine)
+        choices = ranked(tiles, goal.sizes, goal.machine)
     except Exception as error:
         # A graph for which no schedule can be written down is not taken, and the others are.
         if isinstance(error, InternalError):
@@ -246,15 +246,15 @@ def predicted(candidate: Candidate, program: Program, goal: Goal, safe: bool = T
         if config.read().strict:
             raise
         return f"a defect: {type(error).__name__}: {error}"
-    if not found:
+    if not choices:
         return "no values fit the machine"
     # The model counts bytes and work of tiles: of single elements it says too little.
-    subject = Subject(program, tiles, found[0].params, goal.sizes, True, {}, goal.machine)
+    subject = Subject(program, tiles, choices[0].params, goal.sizes, True, {}, goal.machine)
     if slow := next(scalar_loops(subject), None):
         return f"{slow[1]['names']} computed one element at a time"
     if wide := next(widened_products(subject), None):
         return f"`{wide[0]}` multiplies {wide[1]['why']}, at the rate of float32"
-    return Lowering(candidate, made, found[0].prediction)
+    return Lowering(candidate, low, choices[0].prediction)
 
 
 def _orders(candidate: Candidate, goal: Goal) -> Mapping[str, tuple[str, ...]]:
@@ -287,13 +287,13 @@ def searched(
     """
     sizes = usual_sizes(program, checked_sizes("shapes", program, shapes), {})
     goal = Goal(reference(program), sizes, machine, Bounds(max_block_ops, max_kernels), seed)
-    found = Optimizer(goal, Worked(seconds_of(budget, "search")).end, workers)
-    return _best_last(found)
+    optimizer = Optimizer(goal, Worked(seconds_of(budget, "search")).end, workers)
+    return _best_last(optimizer)
 
 
-def _best_last(found: Optimizer) -> Iterator[Candidate]:
+def _best_last(optimizer: Optimizer) -> Iterator[Candidate]:
     last = None
-    with closing(found):
-        for last in found:
+    with closing(optimizer):
+        for last in optimizer:
             yield last
-    yield from (c for c in found.best[:1] if c is not last)
+    yield from (c for c in optimizer.best[:1] if c is not last)

@@ -64,14 +64,14 @@ def ordered(kernel: Kernel, tensors: Mapping[str, Type]) -> Kernel:
     deep, late = _depths(kernel), _late(kernel, typed)
     body = sorted(kernel.body, key=lambda x: (late[x.name], deep[x.name]))
     uses, size = _uses(kernel, body), {n: elements(t.type) for n, t in typed.items()}
-    made: list[Operator] = []
+    body_ordered: list[Operator] = []
     for _, group in groupby(body, key=lambda x: (late[x.name], deep[x.name])):
         level = list(group)
-        kept = made + level
+        kept = body_ordered + level
         if 1 < len(level) <= MOST:
-            kept = made + _level(level, [x.name for x in made], uses, size)
-        made = kept
-    return replace(kernel, body=tuple(made))
+            kept = body_ordered + _level(level, [x.name for x in body_ordered], uses, size)
+        body_ordered = kept
+    return replace(kernel, body=tuple(body_ordered))
 
 
 def lives(kernel: Kernel) -> tuple[Life, ...]:
@@ -107,10 +107,10 @@ def elements(t: Type, side: int = SIDE) -> int:
 
 def _depths(kernel: Kernel) -> dict[str, int]:
     """The longest path to each value from a load."""
-    found: dict[str, int] = {x.name: 0 for x in kernel.loads}
+    depths: dict[str, int] = {x.name: 0 for x in kernel.loads}
     for x in kernel.body:
-        found[x.name] = 1 + max((found[o] for o in operands(x)), default=0)
-    return found
+        depths[x.name] = 1 + max((depths[o] for o in operands(x)), default=0)
+    return depths
 
 
 def _late(kernel: Kernel, typed: Mapping[str, Typed]) -> dict[str, bool]:
@@ -124,13 +124,13 @@ def _late(kernel: Kernel, typed: Mapping[str, Typed]) -> dict[str, bool]:
 
 def _uses(kernel: Kernel, body: Sequence[Operator]) -> dict[str, set[str]]:
     """Who reads each value; a saved one is read by nobody in the body, and stays."""
-    found: dict[str, set[str]] = {x.name: set() for x in (*kernel.loads, *body)}
+    readers: dict[str, set[str]] = {x.name: set() for x in (*kernel.loads, *body)}
     for x in body:
         for o in operands(x):
-            found[o].add(x.name)
+            readers[o].add(x.name)
     for s in kernel.saves:
-        found[s.value].add("")
-    return found
+        readers[s.value].add("")
+    return readers
 
 
 def _level(
@@ -143,8 +143,8 @@ def _level(
         """The elements alive while an operator runs: what it reads, what stays for others, and its result."""
 
         def alive(v: str) -> bool:
-            made = v in ran if v in operators else bool(uses[v] & (ran | {x.name}))
-            return made and bool(uses[v] - ran)
+            exists = v in ran if v in operators else bool(uses[v] & (ran | {x.name}))
+            return exists and bool(uses[v] - ran)
 
         return size[x.name] + sum(size[v] for v in uses if alive(v))
 
@@ -191,9 +191,9 @@ def blocks(
     loaded = {x.name: DTYPES[dtypes[x.tensor]].bits // 8 for x in kernel.loads}
 
     def size(name: str) -> int:
-        of = typed[name]
-        copies = stages if name in loaded and of.body else 1
-        elements = prod(tiles[a] for a, parts in of.type.items() if TILE in parts)
+        value = typed[name]
+        copies = stages if name in loaded and value.body else 1
+        elements = prod(tiles[a] for a, parts in value.type.items() if TILE in parts)
         return copies * elements * loaded.get(name, COMPUTED)
 
     return [Block(size(x.name), x.first, x.last) for x in lives(kernel)]

@@ -96,17 +96,17 @@ def partitioned(
     `seconds` is shared by the searches; a search that has begun when it is over is ended, one graph is lowered, and no
     other search begins: so they end at Ctrl-C. `kept`: what earlier searches came to, with `bounds`.
     """
-    of = _Partitioner(program, sizes, machine, safe, kept, progress, bounds)
-    spans = list(of.spans())
-    many = max(1, len({of.key(*s) for s in spans}))
-    of.each = seconds / many
-    of.end = time.process_time() + seconds
+    partitioner = _Partitioner(program, sizes, machine, safe, kept, progress, bounds)
+    spans = list(partitioner.spans())
+    many = max(1, len({partitioner.key(*s) for s in spans}))
+    partitioner.each = seconds / many
+    partitioner.end = time.process_time() + seconds
     best: list[tuple[float, tuple[Part, ...]]] = [(0.0, ())]
-    for end in range(1, len(of.nests) + 1):
-        ways = ((best[a], of.part(a, b)) for a, b in spans if b == end)
+    for end in range(1, len(partitioner.nests) + 1):
+        ways = ((best[a], partitioner.part(a, b)) for a, b in spans if b == end)
         best.append(min(((us + p.us, (*parts, p)) for (us, parts), p in ways if p), key=lambda w: w[0]))
     parts = best[-1][1]
-    return Partition(program, parts, of.searches, of.hits, of.recorded, of.skipped)
+    return Partition(program, parts, partitioner.searches, partitioner.hits, partitioner.recorded, partitioner.skipped)
 
 
 @dataclass
@@ -149,18 +149,18 @@ class _Partitioner:
     def cut(self, begin: int, end: int) -> Program:
         """The program of some nests: it reads what they do not make, and makes what others read."""
         inside, others = self.nests[begin:end], (*self.nests[:begin], *self.nests[end:])
-        made = [b for n in inside for b in _writes(n)]
-        read = [b for b in dict.fromkeys(b for n in inside for b in _reads(n)) if b not in made]
+        writes = [b for n in inside for b in _writes(n)]
+        read = [b for b in dict.fromkeys(b for n in inside for b in _reads(n)) if b not in writes]
         kept = {b.name for b in self.program.outputs} | {b for n in others for b in _reads(n)}
         known = self.program.globals
-        buffers = [known[b] for b in (*read, *made)]
+        buffers = [known[b] for b in (*read, *writes)]
         used = {v for b in buffers for d in b.shape for v in variables(d)}
         used |= {v for n in inside for s in stages(n) for e in s.action.values for v in variables(e)}
         return replace(
             self.program,
             inputs=tuple(known[b] for b in read),
-            outputs=tuple(known[b] for b in made if b in kept),
-            temporaries=tuple(known[b] for b in made if b not in kept),
+            outputs=tuple(known[b] for b in writes if b in kept),
+            temporaries=tuple(known[b] for b in writes if b not in kept),
             scalars=tuple(s for s in self.program.scalars if s.name in used),
             body=seq(*inside),
         )
@@ -237,9 +237,9 @@ class _Partitioner:
                 tile_stage(sch, stage, TILES)
 
         by = lowered_or_why(alone, program, strict=False)
-        found = () if isinstance(by, NeptuneError) else ranked(by.tiles, self.sizes, self.machine)
+        choices = () if isinstance(by, NeptuneError) else ranked(by.tiles, self.sizes, self.machine)
         # Where the model says nothing, a kernel costs a launch.
-        return found[0].prediction.us - FITTED.first + FITTED.further if found else FITTED.further
+        return choices[0].prediction.us - FITTED.first + FITTED.further if choices else FITTED.further
 
 
 def _split(graph: Graph) -> bool:

@@ -143,13 +143,13 @@ class _Reference:
 
     def _sizes(self) -> dict[str, Expr]:
         """The size of each axis, those of inputs first."""
-        found: dict[str, Expr] = {}
+        sizes: dict[str, Expr] = {}
         for use, t in self.tensors.items():
-            found |= dict(zip(t.axes, self.axes.inputs[use.buffer].shape, strict=True))
+            sizes |= dict(zip(t.axes, self.axes.inputs[use.buffer].shape, strict=True))
         for use in self.values:
             extents = self.axes.definitions[use.stage].extents
-            found = {self._label(use, a): e for a, e in extents.items()} | found
-        return {a: found[a] for a in sorted(found, key=list(self.labels.values()).index)}
+            sizes = {self._label(use, a): e for a, e in extents.items()} | sizes
+        return {a: sizes[a] for a in sorted(sizes, key=list(self.labels.values()).index)}
 
     def _add_stages(self) -> ExpressionError | None:
         """Add the values of all stages, in order; why not, of one that no graph has."""
@@ -159,10 +159,10 @@ class _Reference:
                 source = self.axes.sources[use, load.buffer, load.index]
                 return self.tensors[source].name if source in self.tensors else self.values[source]
 
-            made = self._stage(use, read)
-            if isinstance(made, ExpressionError):
-                return made
-            self.values[use] = made
+            value = self._stage(use, read)
+            if isinstance(value, ExpressionError):
+                return value
+            self.values[use] = value
         return None
 
     def _unrounded(self, value: str, dtype: str) -> str:
@@ -251,14 +251,14 @@ def _bad_access(buffer: Buffer, x: Load, d: Definition) -> tuple[str, str | None
     if len(buffer.shape) > RANK:
         return f"tensor `{buffer.name}` of {len(buffer.shape)} dimensions: a graph has up to {RANK}", None
     for k, (index, size) in enumerate(zip(x.index, buffer.shape, strict=True)):
-        at = f"dimension {k} of `{buffer.name}`"
+        where = f"dimension {k} of `{buffer.name}`"
         if not isinstance(index, Var) or index.name not in d.names:
             what = f"`{index.name}`" if isinstance(index, Op) else "a load" if loads(index) else "a number"
-            return f"{what} in {print_expr(index)}, the index of {at}: a dimension is indexed by an axis alone", None
+            return f"{what} in {print_expr(index)}, the index of {where}: a dimension is indexed by an axis alone", None
         if d.axis(index.name).hi != size:
             length = print_expr(d.axis(index.name).hi)
             return (
-                f"axis `{index.name}` over {length} of the {print_expr(size)} elements of {at}: a graph has all",
+                f"axis `{index.name}` over {length} of the {print_expr(size)} elements of {where}: a graph has all",
                 None,
             )
     twice = {i.name for i in x.index if isinstance(i, Var) and x.index.count(i) > 1}

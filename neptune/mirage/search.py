@@ -224,8 +224,8 @@ class Search(Iterator[Found]):
         depth = size - len(problem.loads)
         if depth < 1:
             return
-        paths, whole = self._workers.here.enumerator(known.number, problem).prefixes(depth, 2)
-        if not whole:
+        paths, complete = self._workers.here.enumerator(known.number, problem).prefixes(depth, 2)
+        if not complete:
             self._whole = False
             return
         shares = [Share(problem, known.number, depth, path) for path in paths]
@@ -256,10 +256,10 @@ class Search(Iterator[Found]):
         types: dict[str, Type] = {t.name: self._types[t.name] for t in self.reference.inputs}
         steps: list[Kernel] = []
         for n, (problem, solution) in enumerate(chosen):
-            made = kernel(problem, solution, f"fused{n}", types)
-            typed = kernel_types(made, types)
-            types |= {s.name: saved(typed[s.value].type) for s in made.saves}
-            steps.append(made)
+            fused = kernel(problem, solution, f"fused{n}", types)
+            typed = kernel_types(fused, types)
+            types |= {s.name: saved(typed[s.value].type) for s in fused.saves}
+            steps.append(fused)
         outputs = tuple(replace(o, value=o.name) for o in self.reference.outputs)
         return checked(replace(self.reference, steps=tuple(steps), outputs=outputs))
 

@@ -30,10 +30,10 @@ def splits(graph: Graph) -> Iterator[Graph]:
         pair = split(step, tensors) if isinstance(step, Kernel) else None
         if pair is None:
             continue
-        made = graph.with_steps(*graph.steps[:k], *pair, *graph.steps[k + 1 :])
+        halves = graph.with_steps(*graph.steps[:k], *pair, *graph.steps[k + 1 :])
         # Some are not valid: a sum of products with the tile of another loop, say.
-        if fault(made) is None:
-            yield made
+        if fault(halves) is None:
+            yield halves
 
 
 def split(kernel: Kernel, tensors: Mapping[str, Type]) -> tuple[Kernel, Kernel] | None:

@@ -41,9 +41,9 @@ def fused(kernel: Kernel, tensors: Mapping[str, Type]) -> Kernel:
     # The result of the thread graph that each map is in: from the last one back, a map joins its reader's.
     result: dict[str, str] = {}
     for n in reversed(kernel.nodes):
-        of = readers.get(n.name, [])
-        joins = len(of) == 1 and n.name not in kept and _together(n, of[0], typed)
-        result[n.name] = result[of[0].name] if joins else n.name
+        reading = readers.get(n.name, [])
+        joins = len(reading) == 1 and n.name not in kept and _together(n, reading[0], typed)
+        result[n.name] = result[reading[0].name] if joins else n.name
     members: dict[str, list[Node]] = {}
     for n in kernel.nodes:
         members.setdefault(result[n.name], []).append(n)

@@ -47,10 +47,10 @@ def joined(a: Type, b: Type) -> Type | None:
     """The type of a map of two values; None where neither has the parts of a shared axis that the other has."""
     both = dict(a)
     for axis, parts in b.items():
-        mine = both.get(axis, parts)
-        if not agree(mine, parts):
+        parts_here = both.get(axis, parts)
+        if not agree(parts_here, parts):
             return None
-        both[axis] = mine | parts
+        both[axis] = parts_here | parts
     return both
 
 
@@ -62,12 +62,12 @@ def agree(a: Parts, b: Parts) -> bool:
     return a == b or (a < b and TILE not in a) or (b < a and TILE not in b)
 
 
-def _unfit(node: Node, found: Collection[str]) -> ExpressionError | None:
+def _unfit(node: Node, known: Collection[str]) -> ExpressionError | None:
     """A value that is not `found` before a node, what it lacks of what its operator has beside operands, or has that
     that has not."""
-    unknown = next((o for o in node.operands if o not in found), None)
+    unknown = next((o for o in node.operands if o not in known), None)
     if unknown is not None:
-        return _bad(node, f"there is no value `{unknown}` before it", list(found))
+        return _bad(node, f"there is no value `{unknown}` before it", list(known))
     row = OPS.get(node.op)
     if row is None:
         return _bad(node, f"there is no operator `{node.op}`", list(OPS))
@@ -108,11 +108,11 @@ def _node_type(node: Node, operands: Sequence[Type]) -> Type | ExpressionError:
         return _bad(node, f"`{node.op}` takes {row.arity} operands, and {len(operands)} are given")
     t: Type = {}
     for other in operands if row.kind != "accumulate" else operands[:1]:
-        made = joined(t, other)
-        if made is None:
+        both = joined(t, other)
+        if both is None:
             axes = [a for a in t if a in other and not agree(t[a], other[a])]
             return _bad(node, f"its operands hold different parts of axis `{axes[0]}`")
-        t = made
+        t = both
     if row.kind == "map":
         return t
     taken = node.taken
@@ -130,7 +130,7 @@ def kernel_types(kernel: Kernel, tensors: Mapping[str, Type]) -> dict[str, Typed
 
 
 def _kernel_types(kernel: Kernel, tensors: Mapping[str, Type]) -> dict[str, Typed] | ExpressionError:
-    found: dict[str, Typed] = {}
+    types: dict[str, Typed] = {}
     if len(set(kernel.grid)) < len(kernel.grid):
         return ExpressionError(f"kernel `{kernel.name}`", f"its grid ({', '.join(kernel.grid)}) has an axis twice")
     if len(kernel.grid) > 3:
@@ -140,24 +140,24 @@ def _kernel_types(kernel: Kernel, tensors: Mapping[str, Type]) -> dict[str, Type
     for load in kernel.loads:
         if load.tensor not in tensors:
             return ExpressionError(f"load `{load.name}`", f"there is no tensor `{load.tensor}`", legal=list(tensors))
-        found[load.name] = Typed(loaded(tensors[load.tensor], kernel, load.whole))
+        types[load.name] = Typed(loaded(tensors[load.tensor], kernel, load.whole))
     for node in kernel.nodes:
-        typed = kernel_node(node, kernel, found)
+        typed = kernel_node(node, kernel, types)
         if isinstance(typed, ExpressionError):
             return typed
-        found[node.name] = typed
-    wrong = (save_fault(kernel, save.name, found.get(save.value)) for save in kernel.saves)
-    return next((w for w in wrong if w is not None), found)
+        types[node.name] = typed
+    wrong = (save_fault(kernel, save.name, types.get(save.value)) for save in kernel.saves)
+    return next((w for w in wrong if w is not None), types)
 
 
-def kernel_node(node: Node, kernel: Kernel, found: Mapping[str, Typed]) -> Typed | ExpressionError:
+def kernel_node(node: Node, kernel: Kernel, known: Mapping[str, Typed]) -> Typed | ExpressionError:
     """The type of a node of a kernel from those of the values before it, or what is wrong with it."""
-    wrong = _unfit(node, found)
+    wrong = _unfit(node, known)
     if wrong is not None:
         return wrong
-    if node.name in found:
+    if node.name in known:
         return _bad(node, "another value has its name")
-    operands = [found[o] for o in node.operands]
+    operands = [known[o] for o in node.operands]
     accumulates = OPS[node.op].kind == "accumulate"
     if accumulates and node.axis != kernel.loop:
         return _bad(node, f"the loop is over {kernel.loop or 'nothing'}, and it accumulates over axis `{node.axis}`")
@@ -189,18 +189,20 @@ def _left(loop: str | None, t: Type, operands: Sequence[Typed] | None) -> set[bo
 
 def save_fault(kernel: Kernel, name: str, value: Typed | None) -> ExpressionError | None:
     """That programs cannot write a value, or would write the same elements."""
-    at = f"result `{name}` of kernel `{kernel.name}`"
+    request = f"result `{name}` of kernel `{kernel.name}`"
     if value is None:
-        return ExpressionError(at, "there is no such value")
+        return ExpressionError(request, "there is no such value")
     if value.body:
-        return ExpressionError(at, f"it changes in the loop over `{kernel.loop}`: no accumulator is on its way")
+        return ExpressionError(request, f"it changes in the loop over `{kernel.loop}`: no accumulator is on its way")
     if value.left:
         return ExpressionError(
-            at, f"it holds what an accumulator has left of axis `{kernel.loop}`: no part of a tensor"
+            request, f"it holds what an accumulator has left of axis `{kernel.loop}`: no part of a tensor"
         )
     lacks = [a for a in kernel.grid if GRID not in value.type.get(a, NOTHING)]
     if lacks:
-        return ExpressionError(at, f"programs along axis `{lacks[0]}` of the grid would all write the same elements")
+        return ExpressionError(
+            request, f"programs along axis `{lacks[0]}` of the grid would all write the same elements"
+        )
     return None
 
 
@@ -217,41 +219,41 @@ def graph_types(graph: Graph) -> dict[str, Type]:
 
 def fault(graph: Graph) -> ExpressionError | None:
     """What is wrong with a graph; None of a valid one."""
-    found = _graph_types(graph)
-    return found if isinstance(found, ExpressionError) else None
+    types = _graph_types(graph)
+    return types if isinstance(types, ExpressionError) else None
 
 
 def _graph_types(graph: Graph) -> dict[str, Type] | ExpressionError:
     wrong = _axes_fault(graph)
     if wrong is not None:
         return wrong
-    found: dict[str, Type] = {t.name: dict.fromkeys(t.axes, WHOLE) for t in graph.inputs}
+    types: dict[str, Type] = {t.name: dict.fromkeys(t.axes, WHOLE) for t in graph.inputs}
     for step in graph.steps:
-        made = _step_types(step, found)
-        if isinstance(made, ExpressionError):
-            return made
-        twice = next((name for name in made if name in found), None)
+        own = _step_types(step, types)
+        if isinstance(own, ExpressionError):
+            return own
+        twice = next((name for name in own if name in types), None)
         if twice is not None:
             return ExpressionError(f"value `{twice}` of the graph", "another value has its name")
-        found |= made
+        types |= own
     for out in graph.outputs:
-        t = found.get(out.value)
+        t = types.get(out.value)
         if t is None:
-            return ExpressionError(f"output `{out.name}`", f"there is no value `{out.value}`", legal=list(found))
+            return ExpressionError(f"output `{out.name}`", f"there is no value `{out.value}`", legal=list(types))
         if dict(t) != dict.fromkeys(out.axes, WHOLE):
             return ExpressionError(
                 f"output `{out.name}`",
                 f"its value varies over {_type(t)}, and its dimensions are {', '.join(out.axes)}",
             )
-    return found
+    return types
 
 
-def _step_types(step: Kernel | Node, found: Mapping[str, Type]) -> dict[str, Type] | ExpressionError:
+def _step_types(step: Kernel | Node, known: Mapping[str, Type]) -> dict[str, Type] | ExpressionError:
     """The types of what a step makes."""
     if isinstance(step, Node):
-        made = library_node(step, found)
-        return made if isinstance(made, ExpressionError) else {step.name: made}
-    typed = _kernel_types(step, found)
+        own = library_node(step, known)
+        return own if isinstance(own, ExpressionError) else {step.name: own}
+    typed = _kernel_types(step, known)
     return typed if isinstance(typed, ExpressionError) else {s.name: saved(typed[s.value].type) for s in step.saves}
 
 
@@ -261,21 +263,21 @@ def _axes_fault(graph: Graph) -> ExpressionError | None:
     for k in graph.kernels:
         named.append((f"kernel `{k.name}`", k.grid if k.loop is None else (*k.grid, k.loop)))
         named += [(f"load `{x.name}`", x.whole) for x in k.loads]
-    for asked, axes in named:
+    for request, axes in named:
         unknown = next((a for a in axes if a not in graph.axes), None)
         if unknown is not None:
-            return ExpressionError(asked, f"the graph has no axis `{unknown}`", legal=list(graph.axes))
+            return ExpressionError(request, f"the graph has no axis `{unknown}`", legal=list(graph.axes))
     return None
 
 
-def library_node(node: Node, found: Mapping[str, Type]) -> Type | ExpressionError:
+def library_node(node: Node, known: Mapping[str, Type]) -> Type | ExpressionError:
     """The type of a node on whole tensors from those of the values before it, or what is wrong with it."""
-    wrong = _unfit(node, found)
+    wrong = _unfit(node, known)
     if wrong is not None:
         return wrong
     if OPS[node.op].kind == "accumulate":
         return _bad(node, "an accumulator stands in a kernel with a loop")
-    return _node_type(node, [found[o] for o in node.operands])
+    return _node_type(node, [known[o] for o in node.operands])
 
 
 def _names(parts: Parts) -> str:

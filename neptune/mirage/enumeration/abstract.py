@@ -43,12 +43,12 @@ class Labels:
 
     def symbols(self, bits: int) -> int:
         """The product of the sum symbols of these parts."""
-        made = 0
+        product = 0
         for n, axis in enumerate(self.axes):
             for m, part in enumerate(PARTS):
                 if bits >> (3 * n + m) & 1:
-                    made += self.algebra.unit("sum", (axis, part))
-        return made
+                    product += self.algebra.unit("sum", (axis, part))
+        return product
 
 
 class Cut(NamedTuple):
@@ -110,20 +110,20 @@ def label(node: Node) -> object:
 
 def free(labels: Labels, t: Type, cuts: Mapping[str, Cut]) -> int:
     """The type of a value in a kernel as bits. A dimension that an earlier split has left is the grid's bit alone."""
-    made = 0
+    bits = 0
     for axis, parts in t.items():
         c = cuts.get(axis, UNCUT)
         if c.grid:
-            made |= labels.bits(
+            bits |= labels.bits(
                 axis, sum(b for b, p in zip((c.grid, c.loop, c.tile), PARTS, strict=True) if p in parts)
             )
         elif TILE in parts:
-            made |= labels.bits(axis, c.tile | (c.loop if LOOP in parts else 0))
+            bits |= labels.bits(axis, c.tile | (c.loop if LOOP in parts else 0))
         elif LOOP in parts:
-            made |= labels.bits(axis, c.loop)
+            bits |= labels.bits(axis, c.loop)
         else:
-            made |= labels.bits(axis, GRID_BIT)
-    return made
+            bits |= labels.bits(axis, GRID_BIT)
+    return bits
 
 
 def values(graph: Graph, labels: Labels) -> dict[str, Value]:
@@ -133,21 +133,21 @@ def values(graph: Graph, labels: Labels) -> dict[str, Value]:
     a fold over such an axis that is in the grid leaves that part, as a split.
     """
     types = graph_types(graph)
-    found = {t.name: Value(labels.algebra.atom("input", t.name), free(labels, types[t.name], {})) for t in graph.inputs}
+    forms = {t.name: Value(labels.algebra.atom("input", t.name), free(labels, types[t.name], {})) for t in graph.inputs}
     for step in graph.steps:
         if isinstance(step, Kernel):
-            found |= _kernel(step, labels, found, types)
+            forms |= _kernel(step, labels, forms, types)
         else:
-            form = _node(step, labels, found, {})
-            found[step.name] = Value(form, free(labels, types[step.name], {}))
-    return found
+            form = _node(step, labels, forms, {})
+            forms[step.name] = Value(form, free(labels, types[step.name], {}))
+    return forms
 
 
 def _kernel(
     kernel: Kernel, labels: Labels, tensors: Mapping[str, Value], types: Mapping[str, Type]
 ) -> dict[str, Value]:
-    found = inside(kernel, labels, tensors, types)
-    return {s.name: found[s.value] for s in kernel.saves}
+    local = inside(kernel, labels, tensors, types)
+    return {s.name: local[s.value] for s in kernel.saves}
 
 
 def inside(kernel: Kernel, labels: Labels, tensors: Mapping[str, Value], types: Mapping[str, Type]) -> dict[str, Value]:
@@ -156,15 +156,15 @@ def inside(kernel: Kernel, labels: Labels, tensors: Mapping[str, Value], types: 
     folded = {n.axis for n in kernel.nodes if n.axis}
     splits = {a for a in kernel.grid if a in folded}
     cuts = {a: cut(a, kernel.loop, splits) for a in labels.axes}
-    found = {x.name: Value(tensors[x.tensor].form, free(labels, typed[x.name].type, cuts)) for x in kernel.loads}
+    forms = {x.name: Value(tensors[x.tensor].form, free(labels, typed[x.name].type, cuts)) for x in kernel.loads}
     for node in kernel.nodes:
-        found[node.name] = Value(_node(node, labels, found, cuts), free(labels, typed[node.name].type, cuts))
-    return found
+        forms[node.name] = Value(_node(node, labels, forms, cuts), free(labels, typed[node.name].type, cuts))
+    return forms
 
 
-def _node(node: Node, labels: Labels, found: Mapping[str, Value], cuts: Mapping[str, Cut]) -> int:
+def _node(node: Node, labels: Labels, forms: Mapping[str, Value], cuts: Mapping[str, Cut]) -> int:
     symbols = labels.symbols(_taken(node, labels, cuts)) if node.axis else 0
-    return apply(labels.algebra, node.op, [found[o].form for o in node.operands], symbols, label(node))
+    return apply(labels.algebra, node.op, [forms[o].form for o in node.operands], symbols, label(node))
 
 
 def _taken(node: Node, labels: Labels, cuts: Mapping[str, Cut]) -> int:

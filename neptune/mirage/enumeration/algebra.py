@@ -102,12 +102,12 @@ class Algebra:
 
     def present(self, atoms: int) -> list[Atom]:
         """The atoms of a product, each once."""
-        found = []
+        atoms_present = []
         while atoms:
             i = ((atoms & -atoms).bit_length() - 1) // BITS
-            found.append(self.atoms[i])
+            atoms_present.append(self.atoms[i])
             atoms &= -1 << (BITS * (i + 1))
-        return found
+        return atoms_present
 
     def form(self, terms: Iterable[Term]) -> int:
         """The form of these summands."""
@@ -141,25 +141,25 @@ class Algebra:
 
     def mul(self, f: int, g: int) -> int:
         key = (f, g) if f <= g else (g, f)
-        made = self._products.get(key)
-        if made is None and key[0] < 0:
-            made = self._products[key] = FOREIGN
-        elif made is None:
+        result = self._products.get(key)
+        if result is None and key[0] < 0:
+            result = self._products[key] = FOREIGN
+        elif result is None:
             left, right = self.forms[f], self.forms[g]
             if len(left) == 1 == len(right):
-                made = self._of((self._number(self.times(self.terms[left[0]], self.terms[right[0]])),))
+                result = self._of((self._number(self.times(self.terms[left[0]], self.terms[right[0]])),))
             else:
-                made = self._of(tuple(sorted(self._pair(i, j) for i in left for j in right)))
-            self._products[key] = made
-        return made
+                result = self._of(tuple(sorted(self._pair(i, j) for i in left for j in right)))
+            self._products[key] = result
+        return result
 
     def _pair(self, i: int, j: int) -> int:
         """The product of two terms, by their numbers. Forms of several terms share them."""
         key = (i, j) if i <= j else (j, i)
-        made = self._pairs.get(key)
-        if made is None:
-            made = self._pairs[key] = self._number(self.times(self.terms[i], self.terms[j]))
-        return made
+        product = self._pairs.get(key)
+        if product is None:
+            product = self._pairs[key] = self._number(self.times(self.terms[i], self.terms[j]))
+        return product
 
     def times(self, s: Term, t: Term) -> Term:
         return Term(self.joined(s.num, t.num), self.joined(s.den, t.den))
@@ -170,11 +170,11 @@ class Algebra:
             return Side(a.atoms + b.atoms, b.exp, b.root)
         if b.exp == NOTHING and b.root == ONE:
             return Side(a.atoms + b.atoms, a.exp, a.root)
-        made = self._sides.get((a, b))
-        if made is None:
-            made = Side(a.atoms + b.atoms, self.add(a.exp, b.exp), self.mul(a.root, b.root))
-            self._sides[a, b] = made
-        return made
+        product = self._sides.get((a, b))
+        if product is None:
+            product = Side(a.atoms + b.atoms, self.add(a.exp, b.exp), self.mul(a.root, b.root))
+            self._sides[a, b] = product
+        return product
 
     def div(self, f: int, g: int) -> int:
         """f/g; a denominator of several terms is an atom, and one below another denominator is a factor again."""
@@ -182,16 +182,16 @@ class Algebra:
             over = self.unit("over", "", (g,))
             return self.mul(f, self.form([Term(UNIT, Side(over))])) if over else FOREIGN
         (below,) = self.summands(g)
-        made = ONE
+        factors = ONE
         atoms = below.den.atoms
         for atom in self.present(atoms):
             if atom.kind == "over":
                 one = self.unit(*atom)
                 for _ in range(atoms // one & FULL):
                     atoms -= one
-                    made = self.mul(made, atom.args[0])
+                    factors = self.mul(factors, atom.args[0])
         inverse = Term(Side(atoms, below.den.exp, below.den.root), below.num)
-        return self.mul(self.mul(f, self.form([inverse])), made)
+        return self.mul(self.mul(f, self.form([inverse])), factors)
 
     def exp(self, f: int) -> int:
         return self.form([Term(Side(0, f, ONE))])
@@ -248,8 +248,8 @@ class Algebra:
         (term,) = self.summands(f)
         if term.den != UNIT or term.num[1:] != UNIT[1:]:
             return None
-        found = self.present(term.num.atoms)
-        return found[0] if len(found) == 1 and term.num.atoms == self.unit(*found[0]) else None
+        present = self.present(term.num.atoms)
+        return present[0] if len(present) == 1 and term.num.atoms == self.unit(*present[0]) else None
 
     # -- factors
 
@@ -333,9 +333,9 @@ class Algebra:
         by = self._number(m)
         needed: dict[int, int] = {}
         for i in self.forms[f]:
-            made = self._pair(i, by)
-            needed[made] = needed.get(made, 0) + 1
-            if needed[made] > counts.get(made, 0):
+            product = self._pair(i, by)
+            needed[product] = needed.get(product, 0) + 1
+            if needed[product] > counts.get(product, 0):
                 return False
         return True
 
@@ -372,9 +372,9 @@ class Algebra:
         return self.form(Term(*(self._read_side(*s) for s in t)) for t in text)
 
     def _read_side(self, atoms: Written, exp: Written, root: Written) -> Side:
-        made = 0
+        product = 0
         for (kind, name, args), n in atoms:
             label = sum(self.unit("sum", x) * m for x, m in name) if kind == "max" else name
             forms = tuple(self.read(x) for x in args)
-            made += n * self.unit(kind, label, tuple(sorted(forms)) if kind == "maximum" else forms)
-        return Side(made, self.read(exp), ONE if root is None else self.read(root))
+            product += n * self.unit(kind, label, tuple(sorted(forms)) if kind == "maximum" else forms)
+        return Side(product, self.read(exp), ONE if root is None else self.read(root))

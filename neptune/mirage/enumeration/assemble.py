@@ -27,12 +27,12 @@ def kernel(problem: Problem, solution: Solution, name: str, tensors: Mapping[str
     for n, (op, operands) in enumerate(solution.steps):
         values.append(f"{op.name}{n}")
         body.append(_node(op, values[-1], [values[m] for m in operands]))
-    saves = tuple(Save(t.name, values[at]) for t, at in zip(problem.targets, solution.targets, strict=True))
-    made = Kernel(name, problem.splits, problem.loop, loads, tuple(body), saves)
-    typed = kernel_types(replace(made, saves=()), tensors)
+    saves = tuple(Save(t.name, values[position]) for t, position in zip(problem.targets, solution.targets, strict=True))
+    largest = Kernel(name, problem.splits, problem.loop, loads, tuple(body), saves)
+    typed = kernel_types(replace(largest, saves=()), tensors)
     summed = {n.axis for n in body if n.axis}
     shared = [a for a in problem.axes if a not in summed and all(a in typed[s.value].type for s in saves)]
-    return replace(made, grid=(*shared[: MAX_GRID - len(problem.splits)], *problem.splits))
+    return replace(largest, grid=(*shared[: MAX_GRID - len(problem.splits)], *problem.splits))
 
 
 def narrow(graph: Graph) -> Graph:

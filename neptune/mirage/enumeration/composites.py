@@ -62,13 +62,13 @@ def chains(graph: Graph) -> Iterator[Chain]:
             links.append(after)
         if len(links) < 2 or not any(OPS[x.op].kind == "fold" for x in links):
             continue
-        made = tuple(Link(x.op, x.axis, x.constant) for x in links)
-        yield Chain(made)
+        plain = tuple(Link(x.op, x.axis, x.constant) for x in links)
+        yield Chain(plain)
         after = _only(links[-1].name, readers, results)
         if after is not None and OPS[after.op].arity == 2 and OPS[after.op].kind == "map":
             both = tuple(same.get(o, o) for o in after.operands)
             if both in ((start, links[-1].name), (links[-1].name, start)):
-                yield Chain(made, after.op, swapped=both[0] != start)
+                yield Chain(plain, after.op, swapped=both[0] != start)
 
 
 def _links(node: Node) -> bool:
@@ -78,14 +78,14 @@ def _links(node: Node) -> bool:
 
 def _casts(nodes: list[Node]) -> Mapping[str, str]:
     """Names of casts, and the value that each is of."""
-    found: dict[str, str] = {}
+    sources: dict[str, str] = {}
     for n in nodes:
         if n.op == "cast":
-            found[n.name] = found.get(n.operands[0], n.operands[0])
-    return found
+            sources[n.name] = sources.get(n.operands[0], n.operands[0])
+    return sources
 
 
 def _only(name: str, readers: Mapping[str, list[Node]], results: set[str]) -> Node | None:
     """The one reader of a value."""
-    found = readers.get(name, [])
-    return found[0] if len(found) == 1 and name not in results else None
+    readers_of = readers.get(name, [])
+    return readers_of[0] if len(readers_of) == 1 and name not in results else None

@@ -64,12 +64,12 @@ class Enumerator:
         """
         if depth < length + 3:
             return [()], True
-        found: list[tuple[int, ...]] = []
+        paths: list[tuple[int, ...]] = []
         run = _Run(self, depth)
-        run.paths = found
+        run.paths = paths
         run.path_length = length
         run.start(())
-        return found, not run.late
+        return paths, not run.late
 
     def solve(self, depth: int, path: tuple[int, ...] = ()) -> tuple[list[Solution], bool]:
         """All kernels with exactly `depth` operators (loads not counted) that begin with the choices of `path`.
@@ -134,8 +134,8 @@ class _Run:
         values = self.values
         v = values[n]
         bit = 1 << n
-        made, refused = t.unary(v)
-        out: list[Candidate] = [(r, bit, op, (n,)) for op, r in made]
+        unary, refused = t.unary(v)
+        out: list[Candidate] = [(r, bit, op, (n,)) for op, r in unary]
         row = t.pairs[v]
         for m in range(n):
             u = values[m]
@@ -254,7 +254,7 @@ class _Run:
     def finish(self, chain: tuple[tuple[int, tuple[int, ...]], ...], values: tuple[int, ...]) -> None:
         """Write a kernel with plain operators, in the order of rank whatever composites it was found with."""
         t = self.table
-        at = list(range(len(t.loads)))
+        positions = list(range(len(t.loads)))
         steps: list[Step] = []
 
         def emit(op: Operator, operands: tuple[int, ...]) -> int:
@@ -266,16 +266,16 @@ class _Run:
 
         for number, operands in chain:
             op = t.operators[number]
-            read = tuple(at[m] for m in operands)
+            read = tuple(positions[m] for m in operands)
             if op.name != COMPOSITE:
-                at.append(emit(op, read))
+                positions.append(emit(op, read))
                 continue
             last = read[0]
             for link in t.expanded(number, values[operands[0]]):
                 pair = (last, read[0]) if op.label.swapped else (read[0], last)
                 last = emit(link, pair if OPS[link.name].arity == 2 else (last,))
-            at.append(last)
-        self.found.append(ordered(steps, len(t.loads), tuple(at[values.index(x)] for x in t.targets)))
+            positions.append(last)
+        self.found.append(ordered(steps, len(t.loads), tuple(positions[values.index(x)] for x in t.targets)))
 
 
 def ordered(steps: Sequence[Step], loads: int, targets: tuple[int, ...]) -> Solution:
@@ -285,12 +285,12 @@ def ordered(steps: Sequence[Step], loads: int, targets: tuple[int, ...]) -> Solu
     """
     place = {n: n for n in range(loads)}
     left = dict(enumerate(steps, loads))
-    made: list[Step] = []
+    placed: list[Step] = []
     while left:
         ready = {n: (op, tuple(place[m] for m in r)) for n, (op, r) in left.items() if all(m in place for m in r)}
         n = min(ready, key=lambda n: (sorted(ready[n][1], reverse=True), ready[n][1], repr(ready[n][0])))
-        place[n] = loads + len(made)
+        place[n] = loads + len(placed)
         op, read = ready[n]
-        made.append((op, tuple(sorted(read, reverse=True)) if OPS[op.name].commutes else read))
+        placed.append((op, tuple(sorted(read, reverse=True)) if OPS[op.name].commutes else read))
         del left[n]
-    return Solution(tuple(made), tuple(place[n] for n in targets))
+    return Solution(tuple(placed), tuple(place[n] for n in targets))

@@ -131,26 +131,26 @@ class Table:
         """(operator, value) of what one operator makes of v, and how many were refused by the expression."""
         known = self._unary[v]
         if known is None:
-            made, refused = [], 0
+            admitted, refused = [], 0
             for op, form, free, phase in self._ones(v):
                 r = self._admitted(op, form, free, phase)
                 if r >= 0:
-                    made.append((op, r))
+                    admitted.append((op, r))
                 else:
                     refused += 1
-            known = self._unary[v] = (tuple(made), refused)
+            known = self._unary[v] = (tuple(admitted), refused)
         return known
 
     def pair(self, v: int, u: int) -> tuple[tuple[tuple[int, int, bool], ...], int]:
         """(operator, value, operands swapped) of what one operator makes of v and u, and how many were refused."""
-        made, refused = [], 0
+        admitted, refused = [], 0
         for op, form, free, phase, swapped in self._twos(v, u):
             r = self._admitted(op, form, free, phase)
             if r >= 0:
-                made.append((op, r, swapped))
+                admitted.append((op, r, swapped))
             else:
                 refused += 1
-        known = self.pairs[v][u] = (tuple(made), refused)
+        known = self.pairs[v][u] = (tuple(admitted), refused)
         return known
 
     def goal_unary(self, v: int) -> tuple[int, ...]:
@@ -158,7 +158,7 @@ class Table:
         known = self._goal_unary.get(v)
         if known is None:
             goal = self._key(self.goal)
-            known = self._goal_unary[v] = tuple(op for op, *made in self._ones(v) if tuple(made) == goal)
+            known = self._goal_unary[v] = tuple(op for op, *key in self._ones(v) if tuple(key) == goal)
         return known
 
     def goal_pair(self, v: int, u: int) -> tuple[tuple[int, bool], ...]:
@@ -166,8 +166,8 @@ class Table:
         known = self._goal_pair.get((v, u))
         if known is None:
             goal = self._key(self.goal)
-            found = [(op, swapped) for op, *made, swapped in self._twos(v, u) if tuple(made) == goal]
-            known = self._goal_pair[v, u] = tuple(found)
+            makers = [(op, swapped) for op, *key, swapped in self._twos(v, u) if tuple(key) == goal]
+            known = self._goal_pair[v, u] = tuple(makers)
         return known
 
     def _key(self, v: int) -> tuple[int, int, int]:
@@ -222,7 +222,7 @@ class Table:
     def _composite(self, chain: Chain, start: Key) -> tuple[Key, list[Operator]] | None:
         """What a composite makes, and of what operators; None where it is not legal."""
         form, free, phase = start
-        made: list[Operator] = []
+        plain: list[Operator] = []
         for link in chain.links:
             op = Operator(link.op, link.axis, link.constant)
             taken = 0
@@ -237,7 +237,7 @@ class Table:
             form = self._apply(op, (form,), taken) if form >= 0 else form
             free &= ~taken
             phase = BEHIND if op.name == "acc_sum" else phase
-            made.append(op)
+            plain.append(op)
         if chain.end:
             joint = self._joint(start[1], free)
             if joint < 0 or {start[2], phase} == {BODY, BEHIND}:
@@ -245,43 +245,43 @@ class Table:
             op = Operator(chain.end)
             operands = (form, start[0]) if chain.swapped else (start[0], form)
             form, free, phase = self._apply(op, operands) if form >= 0 else form, joint, max(phase, start[2])
-            made.append(op)
-        return (form, free, phase), made
+            plain.append(op)
+        return (form, free, phase), plain
 
     def _apply(self, op: Operator, forms: tuple[int, ...], taken: int = 0) -> int:
         return apply(self.algebra, op.name, forms, self._need(taken), op.label)
 
     def _taken(self, op: Operator, free: int, phase: int) -> int:
         """The parts of axes that a fold or an accumulator takes away; 0 where it is not legal, or never needed."""
-        at = self.problem.axes.index(op.axis)
-        c, mine = self.cuts[at], free >> 3 * at & ALL_BITS
-        tile = mine & c.tile == c.tile
+        position = self.problem.axes.index(op.axis)
+        c, has = self.cuts[position], free >> 3 * position & ALL_BITS
+        tile = has & c.tile == c.tile
         if op.split:
-            return GRID_BIT << 3 * at if mine == GRID_BIT and not c.grid else 0
+            return GRID_BIT << 3 * position if has == GRID_BIT and not c.grid else 0
         if OPS[op.name].kind == "accumulate":
-            if phase != BODY or not mine & c.loop:
+            if phase != BODY or not has & c.loop:
                 return 0
             # An accumulator takes what the tile has left of its axis: acc(sum(x)) is acc_sum(x).
             if op.name == "acc_sum":
-                return (c.loop | c.tile) << 3 * at if tile else 0
-            return 0 if mine & c.tile else c.loop << 3 * at
-        if not tile or (op.name == "sum" and mine & c.loop and "acc_sum" in self.problem.operators):
+                return (c.loop | c.tile) << 3 * position if tile else 0
+            return 0 if has & c.tile else c.loop << 3 * position
+        if not tile or (op.name == "sum" and has & c.loop and "acc_sum" in self.problem.operators):
             return 0
-        return c.tile << 3 * at
+        return c.tile << 3 * position
 
     def _twos(self, v: int, u: int) -> Iterator[tuple[int, int, int, int, bool]]:
         form, free, phase = self._key(v)
-        other, theirs, their_phase = self._key(u)
+        other, other_free, their_phase = self._key(u)
         if phase + their_phase == BODY + BEHIND and phase != their_phase:
             return
-        joint = self._joint(free, theirs)
+        joint = self._joint(free, other_free)
         if joint < 0:
             return
         phase = max(phase, their_phase)
-        nested = joint in (free, theirs) or self.labels.names(joint) in self.problem.outer
+        nested = joint in (free, other_free) or self.labels.names(joint) in self.problem.outer
         for n, op in self._binary:
             if op.name == "matmul":
-                taken = self._contracted(op, free, theirs)
+                taken = self._contracted(op, free, other_free)
                 if taken:
                     yield n, self._apply(op, (form, other), taken), joint & ~taken, phase, False
             elif nested:
@@ -289,25 +289,25 @@ class Table:
                 if not OPS[op.name].commutes:
                     yield n, self._apply(op, (other, form)), joint, phase, True
 
-    def _contracted(self, op: Operator, free: int, theirs: int) -> int:
+    def _contracted(self, op: Operator, free: int, other_free: int) -> int:
         """The tile part of an axis that a product sums; each operand has an axis that the other lacks."""
-        at = self.problem.axes.index(op.axis)
-        tile = self.cuts[at].tile << 3 * at
-        if free & tile != tile or theirs & tile != tile or self.labels.names(free) == self.labels.names(theirs):
+        position = self.problem.axes.index(op.axis)
+        tile = self.cuts[position].tile << 3 * position
+        if free & tile != tile or other_free & tile != tile or self.labels.names(free) == self.labels.names(other_free):
             return 0
         return tile
 
-    def _joint(self, free: int, theirs: int) -> int:
+    def _joint(self, free: int, other_free: int) -> int:
         """The parts of a map of two values, or -1 where one lacks what the other has of a shared axis."""
-        known = self._joined.get((free, theirs))
+        known = self._joined.get((free, other_free))
         if known is None:
-            known = free | theirs
+            known = free | other_free
             for n, c in enumerate(self.cuts):
-                x, y = free >> 3 * n & ALL_BITS, theirs >> 3 * n & ALL_BITS
+                x, y = free >> 3 * n & ALL_BITS, other_free >> 3 * n & ALL_BITS
                 if x and y and x != y and not _agree(x, y, c.tile, c.loop, c.grid):
                     known = -1
                     break
-            self._joined[free, theirs] = known
+            self._joined[free, other_free] = known
         return known
 
 

@@ -56,18 +56,18 @@ class Source:
     def __post_init__(self) -> None:
         graph = self.graph
         self.labels = Labels(Algebra(), tuple(graph.axes))
-        found = values(graph, self.labels)
-        self.inputs = {t.name: self._known(t.name, *found[t.name]) for t in graph.inputs}
-        self.outputs = tuple(self._known(o.name, *found[o.value]) for o in graph.outputs)
-        forms = {found[o.value] for o in graph.outputs} | {found[t.name] for t in graph.inputs}
+        forms_of = values(graph, self.labels)
+        self.inputs = {t.name: self._known(t.name, *forms_of[t.name]) for t in graph.inputs}
+        self.outputs = tuple(self._known(o.name, *forms_of[o.value]) for o in graph.outputs)
+        forms = {forms_of[o.value] for o in graph.outputs} | {forms_of[t.name] for t in graph.inputs}
         between: dict[tuple[Any, int], Known] = {}
         for step in graph.steps:
-            made = found[step.name]
-            sums = self.sums(made.form)
-            if isinstance(step, Node) and sums and made not in forms:
+            value = forms_of[step.name]
+            sums = self.sums(value.form)
+            if isinstance(step, Node) and sums and value not in forms:
                 name = f"{step.name}_kept" if step.name in self.taken else step.name
                 # Of values that a map of one makes, the last stands for all.
-                between[sums, made.free] = self._known(name, *made)
+                between[sums, value.free] = self._known(name, *value)
         self.between = tuple(between.values())
         self._operators = frozenset(OPS if self.bounds.operators is None else self.bounds.operators)
         self._labels = tuple(dict.fromkeys(_labels(graph)))
@@ -112,10 +112,10 @@ class Source:
         The axes split over the grid are those of which a result has the grid part; all results must then, as programs
         write disjoint parts. Nothing comes back where a kernel would load more than the bounds allow.
         """
-        of = self.labels.of
-        splits = tuple(a for a in self.labels.axes if any(of(a, t.free) == GRID_BIT for t in targets))
-        mixed = any(of(a, t.free) != GRID_BIT for a in splits for t in targets)
-        again = any(of(a, x.free) == GRID_BIT for a in splits for x in loads)
+        parts_of = self.labels.of
+        splits = tuple(a for a in self.labels.axes if any(parts_of(a, t.free) == GRID_BIT for t in targets))
+        mixed = any(parts_of(a, t.free) != GRID_BIT for a in splits for t in targets)
+        again = any(parts_of(a, x.free) == GRID_BIT for a in splits for x in loads)
         if mixed or again or not loads or len(loads) > self.bounds.max_inputs:
             return ()
         loops = self.summed(targets, loads)
@@ -134,8 +134,8 @@ class Source:
 
     def single(self) -> Stage:
         """The program as one kernel, with each loop and with none: statistics of a whole axis beside its elements."""
-        made = self.stage(self.outputs, self._needed(self.outputs))
-        return (*made, replace(made[0], loop=None)) if made and made[0].loop else made
+        stages = self.stage(self.outputs, self._needed(self.outputs))
+        return (*stages, replace(stages[0], loop=None)) if stages and stages[0].loop else stages
 
     def _needed(self, targets: Sequence[Known], held: frozenset[str] = frozenset()) -> list[Known]:
         reads = frozenset().union(*(self.reads(t) for t in targets)) - held
@@ -148,10 +148,10 @@ class Source:
         """
         two = list(combinations(pool, 2))
         held = [pair for pair in two if not any(c in self.between for c in pair)]
-        for made in (*((c,) for c in pool), *held):
-            if self.bounds.max_kernels > 1 and any(c in new for c in made):
-                producer = self.stage(made, self._needed(made))
-                for last in self._last(made):
+        for cuts in (*((c,) for c in pool), *held):
+            if self.bounds.max_kernels > 1 and any(c in new for c in cuts):
+                producer = self.stage(cuts, self._needed(cuts))
+                for last in self._last(cuts):
                     yield from product(producer, *last)
         for pair in two if self.bounds.max_kernels > 2 else ():
             for c, d in (pair, pair[::-1]):
@@ -175,21 +175,21 @@ class Source:
             for last in self._each(()):
                 yield from product(*last)
 
-    def _last(self, made: Sequence[Known], more: int = 0) -> Iterator[tuple[Stage, ...]]:
+    def _last(self, ready: Sequence[Known], more: int = 0) -> Iterator[tuple[Stage, ...]]:
         """The kernels that make the results of what is ready and of inputs: one for all, or one for each.
 
         `more` kernels make what is ready beside the first.
         """
-        yield from ((stage,) for stage in self._of_ready(self.outputs, made))
+        yield from ((stage,) for stage in self._of_ready(self.outputs, ready))
         if 1 < len(self.outputs) < self.bounds.max_kernels - more:
-            yield from self._each(made)
+            yield from self._each(ready)
 
-    def _each(self, made: Sequence[Known]) -> Iterator[tuple[Stage, ...]]:
+    def _each(self, ready_before: Sequence[Known]) -> Iterator[tuple[Stage, ...]]:
         """A kernel for each result, those of fewer sums first. Each reads what is ready and part of it, or inputs."""
         order = sorted(self.outputs, key=lambda t: len([*_symbols(t.form)]))
         ways: list[list[Stage]] = []
         for k, t in enumerate(order):
-            ready = [c for c in (*made, *order[:k]) if self._inside(c, t)]
+            ready = [c for c in (*ready_before, *order[:k]) if self._inside(c, t)]
             ways.append([self.stage((t,), self._needed((t,))), *(self._of_ready((t,), ready) if ready else ())])
         yield from product(*ways)
 
@@ -199,32 +199,32 @@ class Source:
         rest.subtract(_symbols(c.form))
         return self.reads(c) <= self.reads(t) and c.form != t.form and min(rest.values(), default=0) >= 0
 
-    def _of_ready(self, targets: Sequence[Known], made: Sequence[Known]) -> Iterator[Stage]:
+    def _of_ready(self, targets: Sequence[Known], ready: Sequence[Known]) -> Iterator[Stage]:
         """The kernel that makes some results of what is ready and of inputs.
 
         These are the inputs that nothing ready has, or also those that the results have more often than all that is
         ready together: X of X·W/√ΣX² beside √ΣX².
         """
-        held = sum((_inputs(c.form) for c in made), Counter[str]())
+        held = sum((_inputs(c.form) for c in ready), Counter[str]())
         wanted = sum((_inputs(t.form) for t in targets), Counter[str]())
         least = [x for n, x in self.inputs.items() if n in wanted and n not in held]
         often = [x for n, x in self.inputs.items() if wanted[n] > held[n]]
         for more in (least, often) if often != least else (least,):
-            yield self.stage(targets, [*made, *more])
+            yield self.stage(targets, [*ready, *more])
 
     def accumulated(self, graph: Graph) -> list[Known]:
         """What the accumulators of a graph hold, and what they hold where their axis is split over the grid too."""
         types = graph_types(graph)
         tensors = values(graph, self.labels)
-        made: list[Known] = []
+        held_values: list[Known] = []
         for kernel in graph.kernels:
-            whole = replace(kernel, saves=())
-            split = replace(whole, grid=(kernel.loop,) if kernel.loop else ())
-            for form, mark in ((whole, ""), (split, "_part")):
-                found = inside(form, self.labels, tensors, types)
+            unsaved = replace(kernel, saves=())
+            split = replace(unsaved, grid=(kernel.loop,) if kernel.loop else ())
+            for form, mark in ((unsaved, ""), (split, "_part")):
+                forms = inside(form, self.labels, tensors, types)
                 held = [n.name for n in kernel.nodes if OPS[n.op].kind == "accumulate"]
-                made += [self._known(f"{n}{mark}", *found[n]) for n in held]
-        return made
+                held_values += [self._known(f"{n}{mark}", *forms[n]) for n in held]
+        return held_values
 
 
 def _labels(graph: Graph) -> Iterator[tuple[str, Any]]:
@@ -238,14 +238,14 @@ def _labels(graph: Graph) -> Iterator[tuple[str, Any]]:
 
 def _inputs(form: Any) -> Counter[str]:
     """How often each input stands in a written form."""
-    found = Counter[str]()
+    counts = Counter[str]()
     if isinstance(form, tuple):
         if len(form) == 2 and isinstance(form[0], tuple) and form[0][:1] == ("input",):
-            found[form[0][1]] += form[1]
+            counts[form[0][1]] += form[1]
         else:
             for x in form:
-                found += _inputs(x)
-    return found
+                counts += _inputs(x)
+    return counts
 
 
 def _symbols(form: Any) -> Iterator[tuple[str, str]]:

@@ -141,9 +141,9 @@ def _factors(algebra: Algebra, atoms: int) -> Iterator[int]:
     """The products of some of the atoms, less than all; each atom stands there once or more."""
     present = [(algebra.unit(*x), atoms // algebra.unit(*x) & FULL) for x in algebra.present(atoms)]
     for counts in product(*(range(n + 1) for _, n in present)):
-        made = sum(u * n for (u, _), n in zip(present, counts, strict=True))
-        if made != atoms:
-            yield made
+        some = sum(u * n for (u, _), n in zip(present, counts, strict=True))
+        if some != atoms:
+            yield some
 
 
 # --- operators that a kernel still needs ------------------------------------------------------------
@@ -160,10 +160,10 @@ class Features:
 
     def __init__(self, algebra: Algebra, targets: Sequence[int], loop: bool, chains: Sequence[Chain]) -> None:
         self.algebra = algebra
-        found = set(chain.from_iterable(self._parts(t) for t in targets))
-        self._bits = {feature: 1 << n for n, feature in enumerate(sorted(found, key=repr))}
-        self.in_loop = 1 << len(found) if loop else 0
-        every = (1 << (len(found) + loop)) - 1
+        features = set(chain.from_iterable(self._parts(t) for t in targets))
+        self._bits = {feature: 1 << n for n, feature in enumerate(sorted(features, key=repr))}
+        self.in_loop = 1 << len(features) if loop else 0
+        every = (1 << (len(features) + loop)) - 1
         steps = [*(1 << n for n in range(every.bit_length())), *(s for c in chains for s in self._brought(c))]
         # From every set of features: the operators needed at least, the largest sets first.
         self.missing = [0] * (every + 1)
@@ -172,21 +172,21 @@ class Features:
 
     def of(self, form: int) -> int:
         """The features of the targets that a form has."""
-        found = 0
+        bits = 0
         for feature in self._parts(form):
-            found |= self._bits.get(feature, 0)
-        return found
+            bits |= self._bits.get(feature, 0)
+        return bits
 
     def _brought(self, c: Chain) -> Iterator[int]:
         """The features that a composite may bring at once: all that its operators may, but of nested ones one."""
-        found = self.in_loop
+        plain = self.in_loop
         nested: list[int] = []
         for kind, bit in ((k, b) for k, b in self._bits.items() if self._brings(c, k)):
             if isinstance(kind[1], tuple):
                 nested.append(bit)
             else:
-                found |= bit
-        yield from (found | bit for bit in nested or [0])
+                plain |= bit
+        yield from (plain | bit for bit in nested or [0])
 
     def _brings(self, c: Chain, feature: Feature) -> bool:
         kind, label = feature

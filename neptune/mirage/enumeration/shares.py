@@ -59,8 +59,8 @@ class Searcher:
         e = self.enumerator(share.number, share.problem)
         e.counts = Counts()
         e.deadline = deadline
-        solutions, whole = e.solve(share.depth, share.path)
-        return Result(solutions, e.counts, whole)
+        solutions, complete = e.solve(share.depth, share.path)
+        return Result(solutions, e.counts, complete)
 
 
 class Workers:
@@ -95,12 +95,12 @@ class Workers:
     def _start(self) -> None:
         context = multiprocessing.get_context("spawn")
         while len(self._pipes) < self._count:
-            mine, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(theirs,), daemon=True)
+            here, there = context.Pipe()
+            process = context.Process(target=_serve, args=(there,), daemon=True)
             process.start()
-            theirs.close()
-            self._pipes[mine] = process
-            self._known[mine] = set()
+            there.close()
+            self._pipes[here] = process
+            self._known[here] = set()
 
     def run(self, shares: Sequence[Share], tried: int, deadline: float | None) -> Iterator[Result]:
         """The results of the shares, in their order; `tried` says how large the problem was one size earlier."""

@@ -207,10 +207,10 @@ class _Writer:
         if node.op == "matmul":
             sides = (folded, self.wide_of(operands[1]))
             folded, behind = product(sides, self.axes[node.axis], self.narrow, self.over)
-        made = self.reduction(name or node.name, folded, self.axes[node.axis], reducer)
+        element = self.reduction(name or node.name, folded, self.axes[node.axis], reducer)
         if node.op == "matmul":
-            self.products.append(made.buffer)
-        expr = made if behind is None else substitute_hole(behind, made)
+            self.products.append(element.buffer)
+        expr = element if behind is None else substitute_hole(behind, element)
         opened = {a: r for v in operands for a, r in v.open.items()}
         summand = {a: r for v in operands for a, r in v.summand.items()}
         return Value(expr, t, {**opened, **({node.axis: reducer} if left else {})}, summand)
@@ -229,8 +229,8 @@ class _Writer:
         if TILE in left:
             return replace(x, type=t)
         rest = {a: r for a, r in x.summand.items() if a != axis}
-        made = self.reduction(node.name, x.expr, self.axes[axis], reducer)
-        return Value(made, t, {**x.open, **({axis: reducer} if left else {})}, rest)
+        element = self.reduction(node.name, x.expr, self.axes[axis], reducer)
+        return Value(element, t, {**x.open, **({axis: reducer} if left else {})}, rest)
 
     def map(self, node: Node, operands: Sequence[Value], t: Type) -> Value:
         if any(v.partial for v in operands):
@@ -340,12 +340,12 @@ def _live(nests: Sequence[Stmt], results: set[str]) -> list[Stmt]:
 
 def _uses(kernel: Kernel) -> Counter[str]:
     """How often the expression of each value is written."""
-    found: Counter[str] = Counter(s.value for s in kernel.saves)
+    counts: Counter[str] = Counter(s.value for s in kernel.saves)
     for node in kernel.nodes:
         for o in node.operands:
             # A compound reads its operand twice.
-            found[o] += 2 if OPS[node.op].compound else 1
-    return found
+            counts[o] += 2 if OPS[node.op].compound else 1
+    return counts
 
 
 def _names(kernel: Kernel) -> dict[str, str]:

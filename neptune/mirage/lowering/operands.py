@@ -54,24 +54,24 @@ def product(
 ) -> tuple[Expr, Expr | None]:
     """What a product over `axis` folds, and what is done to its result (of the hole): factors move where rounding is
     anyway. `narrow`: the dtype of the inputs; `over`: the axes that an expression varies along."""
-    of = [peeled(e) for e in sides]
+    peeled_sides = [peeled(e) for e in sides]
     behind: Expr | None = None
     extra: list[list[tuple[str, Expr]]] = [[], []]
-    for k, side in enumerate(of):
-        other = of[1 - k]
+    for k, side in enumerate(peeled_sides):
+        other = peeled_sides[1 - k]
         moving = [f for f in side.factors if axis in variables(f[1])]
         across = narrow != "float16" and other.core is None
         wider = any(set(over(f)) > set(over(other.whole)) for _, f in moving)
         if side.core is None or (moving and not across) or wider:
             # It is rounded anyway.
-            of[k] = Side(side.core, (), side.whole)
+            peeled_sides[k] = Side(side.core, (), side.whole)
             continue
         extra[1 - k] += moving
         for name, factor in (f for f in side.factors if f not in moving):
             behind = binary(name, HOLE if behind is None else behind, factor)
-        of[k] = Side(side.core, (), side.core)
+        peeled_sides[k] = Side(side.core, (), side.core)
     ends: list[Expr] = []
-    for side, more in zip(of, extra, strict=True):
+    for side, more in zip(peeled_sides, extra, strict=True):
         e = side.whole
         for name, factor in (*side.factors, *more):
             e = binary(name, e, factor)

@@ -18,9 +18,9 @@ LONGEST = 2.0**31
 """No axis is longer: sizes are int32."""
 
 
-def range_in(made: Definitions) -> Callable[[Expr], Range]:
+def range_in(algebra: Definitions) -> Callable[[Expr], Range]:
     """The range of an expression over the loads of definitions."""
-    actions = {s.action.buffers[0]: s.action for s in made.stages}
+    actions = {s.action.buffers[0]: s.action for s in algebra.stages}
     known: dict[str, Range] = {}
 
     def leaf(x: Expr) -> Range | None:
@@ -60,14 +60,14 @@ def _read(x: Expr, actions: Mapping[str, Store | Update]) -> tuple[Store | Updat
 def _below_its_maximum(e: Expr, actions: Mapping[str, Store | Update]) -> bool:
     """True for x - m where m is the maximum of x along some axes."""
     terms = args_of(e, "sub")
-    found = _read(terms[1], actions) if terms else None
-    return found is not None and isinstance(found[0], Update) and found[0].reducer == "max" and found[1] == terms[0]
+    read = _read(terms[1], actions) if terms else None
+    return read is not None and isinstance(read[0], Update) and read[0].reducer == "max" and read[1] == terms[0]
 
 
 def _of_its_sum(e: Op[Expr], actions: Mapping[str, Store | Update]) -> bool:
     """True for x / Σ x."""
-    found = _read(e.args[1], actions)
-    return found is not None and isinstance(found[0], Update) and found[0].reducer == "sum" and found[1] == e.args[0]
+    read = _read(e.args[1], actions)
+    return read is not None and isinstance(read[0], Update) and read[0].reducer == "sum" and read[1] == e.args[0]
 
 
 def _row_length(e: Op[Expr], actions: Mapping[str, Store | Update]) -> float | None:
@@ -79,11 +79,11 @@ def _row_length(e: Op[Expr], actions: Mapping[str, Store | Update]) -> float | N
     mean = _seen(inside.args[0], actions)
     parts = mean.args if isinstance(mean, Op) and mean.name == "mul" else ()
     for total, by in (parts, parts[::-1]) if parts else ():
-        found = _read(total, actions)
+        read = _read(total, actions)
         scale = range_of(by)
-        if found is None or not isinstance(found[0], Update) or found[0].reducer != "sum":
+        if read is None or not isinstance(read[0], Update) or read[0].reducer != "sum":
             continue
-        if found[1] == binary("mul", value, value):
+        if read[1] == binary("mul", value, value):
             least = scale.lo if scale.lo > 0 else 1 / LONGEST if _reciprocal(by) else 0.0
             return math.sqrt(1 / least) if least > 0 else None
     return None
@@ -97,5 +97,5 @@ def _reciprocal(e: Expr) -> bool:
 
 def _seen(e: Expr, actions: Mapping[str, Store | Update]) -> Expr:
     """The expression that a map has stored, if it is read."""
-    found = _read(e, actions)
-    return found[1] if found is not None and isinstance(found[0], Store) else e
+    read = _read(e, actions)
+    return read[1] if read is not None and isinstance(read[0], Store) else e

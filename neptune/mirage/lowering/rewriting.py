@@ -36,7 +36,7 @@ Action = Callable[[str, tuple[Var, ...]], "Store | Update"]
 
 
 def inserted(
-    made: Definitions,
+    algebra: Definitions,
     before: str,
     wish: str,
     axes: Sequence[str],
@@ -45,28 +45,28 @@ def inserted(
     folded: Sequence[str] = (),
 ) -> tuple[Definitions, Load]:
     """A new stage over `axes` (and `folded` axes) in front of another; also the load of its element."""
-    program = made.program
-    taken = {*program.globals, *(s.name for s in program.scalars), *made.sizes}
+    program = algebra.program
+    taken = {*program.globals, *(s.name for s in program.scalars), *algebra.sizes}
     name, index = fresh_name(taken, wish), tuple(Var(a) for a in axes)
     stage = Stage(name, action(name, index))
     dtype = stage.action.values[0].dtype
-    loops = [For(a, ZERO, made.sizes[a], stage) for a in (*axes, *folded)]
+    loops = [For(a, ZERO, algebra.sizes[a], stage) for a in (*axes, *folded)]
     fresh: list[Stmt] = []
     for nest in nests(program.body):
         if any(s.name == before for s in stages(nest)):
             fresh.append(wrap(loops, stage))
         fresh.append(nest)
-    buffer = Buffer(name, tuple(made.sizes[a] for a in axes), dtype)
+    buffer = Buffer(name, tuple(algebra.sizes[a] for a in axes), dtype)
     program = replace(program, body=seq(*fresh), temporaries=(*program.temporaries, buffer))
     homes: dict[str, Home] = {}
-    for other, at in made.homes.items():
-        homes |= {name: home, other: at} if other == before else {other: at}
-    return replace(made, program=program, homes=homes), Load(name, index, dtype)
+    for other, known in algebra.homes.items():
+        homes |= {name: home, other: known} if other == before else {other: known}
+    return replace(algebra, program=program, homes=homes), Load(name, index, dtype)
 
 
-def mapped(made: Definitions, fn: Callable[[Expr], Expr]) -> Definitions:
+def mapped(algebra: Definitions, fn: Callable[[Expr], Expr]) -> Definitions:
     """The definitions with a rule applied to every expression."""
-    return replace(made, program=made.program.with_body(map_exprs(made.program.body, fn)))
+    return replace(algebra, program=algebra.program.with_body(map_exprs(algebra.program.body, fn)))
 
 
 def with_stages(program: Program, fn: Callable[[Stage], Stage]) -> Program:
@@ -76,19 +76,19 @@ def with_stages(program: Program, fn: Callable[[Stage], Stage]) -> Program:
     return program.with_body(body)
 
 
-def ordered(made: Definitions, inside: Container[str]) -> Definitions:
+def ordered(algebra: Definitions, inside: Container[str]) -> Definitions:
     """The stages of each step: what those `inside` its loop are computed from, these, and what follows."""
     feeding: set[str] = set()
-    for s in reversed(made.stages):
+    for s in reversed(algebra.stages):
         if s.name in inside or feeding.intersection(s.action.buffers):
             feeding |= {x.buffer for x in reads(s)}
 
     def rank(nest: Stmt) -> tuple[int, int]:
         (stage,) = stages(nest)
-        return made.homes[stage.name].step, 1 if stage.name in inside else 2 * (stage.name not in feeding)
+        return algebra.homes[stage.name].step, 1 if stage.name in inside else 2 * (stage.name not in feeding)
 
-    left, done = [*nests(made.program.body)], list[Stmt]()
-    missing = {b for s in made.stages for b in s.action.buffers}
+    left, done = [*nests(algebra.program.body)], list[Stmt]()
+    missing = {b for s in algebra.stages for b in s.action.buffers}
     while left:
         ready = [n for n in left if not missing & {x.buffer for x in reads(stages(n)[0])}]
         chosen = min(ready, key=rank)
@@ -96,8 +96,8 @@ def ordered(made: Definitions, inside: Container[str]) -> Definitions:
         left.remove(chosen)
         done.append(chosen)
     names = [stages(n)[0].name for n in done]
-    homes = {n: made.homes[n] for n in names}
-    return replace(made, program=made.program.with_body(seq(*done)), homes=homes)
+    homes = {n: algebra.homes[n] for n in names}
+    return replace(algebra, program=algebra.program.with_body(seq(*done)), homes=homes)
 
 
 # --- layouts ----------------------------------------------------------------------------------------
@@ -107,20 +107,22 @@ Orders = Mapping[str, Sequence[int]]
 """For each buffer its dimensions in their new order, by number."""
 
 
-def relaid(made: Definitions, orders: Mapping[str, tuple[str, ...]]) -> Definitions:
+def relaid(algebra: Definitions, orders: Mapping[str, tuple[str, ...]]) -> Definitions:
     """The definitions with the tensors between kernels laid out as `orders` says: their axes, the innermost last."""
-    found: dict[str, list[int]] = {}
+    permutations: dict[str, list[int]] = {}
     for tensor, axes in orders.items():
-        buffer = made.tensors.get(tensor)
-        stage = next((s for s in made.stages if buffer in s.action.buffers), None)
+        buffer = algebra.tensors.get(tensor)
+        stage = next((s for s in algebra.stages if buffer in s.action.buffers), None)
         if stage is None or buffer is None:
             continue
         names = [v.name for v in stage.action.index if isinstance(v, Var)]
-        wanted = [made.axes[a] for a in axes]
+        wanted = [algebra.axes[a] for a in axes]
         if sorted(names) == sorted(wanted) and names != wanted:
-            found[buffer] = [names.index(n) for n in wanted]
-            made = made.note(Decision("layout", buffer, f"stored as [{', '.join(wanted)}]", "for those who read it"))
-    return replace(made, program=permuted(made.program, found)) if found else made
+            permutations[buffer] = [names.index(n) for n in wanted]
+            algebra = algebra.note(
+                Decision("layout", buffer, f"stored as [{', '.join(wanted)}]", "for those who read it")
+            )
+    return replace(algebra, program=permuted(algebra.program, permutations)) if permutations else algebra
 
 
 def permuted(program: Program, orders: Orders) -> Program:

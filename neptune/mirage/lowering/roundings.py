@@ -33,74 +33,78 @@ STAYS = "stays float32"
 """What becomes of an operand that may leave the range of the inputs' dtype: its product leaves the matrix unit."""
 
 
-def rounded(made: Definitions, original: Program) -> Definitions:
+def rounded(algebra: Definitions, original: Program) -> Definitions:
     """The definitions with operands of products that are computed rounded to the inputs' dtype.
 
     `original` is the expression whose roundings are known to do no harm.
     """
-    narrow = made.narrow
+    narrow = algebra.narrow
     if narrow is None:
-        return made
+        return algebra
     before = _roundings(original, narrow)
     kept: set[str] = set()
-    for name in made.products:
-        stage = next(s for s in made.stages if s.name == name)
+    for name in algebra.products:
+        stage = next(s for s in algebra.stages if s.name == name)
         assert isinstance(stage.action, Update)
         (value,) = stage.action.values
         assert isinstance(value, Op)
         ends: list[Expr] = []
         for k, e in enumerate(value.args):
-            made, end = _operand(made, stage, e, k, narrow, before, kept)
+            algebra, end = _operand(algebra, stage, e, k, narrow, before, kept)
             ends.append(end)
-        made = _with_value(made, name, binary("mul", *ends))
+        algebra = _with_value(algebra, name, binary("mul", *ends))
     for text, stage_name in before.items():
         if text not in kept:
-            made = made.note(Decision("rounding", stage_name, "dropped", f"the expression rounds to {narrow} there"))
-    return made
+            algebra = algebra.note(
+                Decision("rounding", stage_name, "dropped", f"the expression rounds to {narrow} there")
+            )
+    return algebra
 
 
 def _operand(
-    made: Definitions, stage: Stage, e: Expr, number: int, narrow: str, before: Mapping[str, str], kept: set[str]
+    algebra: Definitions, stage: Stage, e: Expr, number: int, narrow: str, before: Mapping[str, str], kept: set[str]
 ) -> tuple[Definitions, Expr]:
     """An operand of a product, rounded where that may be. What the expression rounds as well is added to `kept`."""
     if core(e) is not None:
-        return made, e
-    of = e.buffer if isinstance(e, Load) else f"{stage.name}_{'ab'[number]}"
-    most = range_in(made)(e).most
-    text = canonical(e, actions_of(made.program))
+        return algebra, e
+    subject = e.buffer if isinstance(e, Load) else f"{stage.name}_{'ab'[number]}"
+    most = range_in(algebra)(e).most
+    text = canonical(e, actions_of(algebra.program))
     known = text in before
     kept |= {text}
     if narrow == "float16" and most > DTYPES[narrow].highest and not known:
         why = f"operand of the product `{stage.name}`: it may leave the range of {narrow}"
-        return made.note(Decision("rounding", of, STAYS, why)), e
-    home = made.homes[stage.name]
-    axes = [a for a in made.order if a in variables(e)]
+        return algebra.note(Decision("rounding", subject, STAYS, why)), e
+    home = algebra.homes[stage.name]
+    axes = [a for a in algebra.order if a in variables(e)]
     load: Load
-    made, load = inserted(made, stage.name, f"{of}_cast", axes, lambda name, at: Store(name, at, cast(e, narrow)), home)
+    algebra, load = inserted(
+        algebra, stage.name, f"{subject}_cast", axes, lambda name, index: Store(name, index, cast(e, narrow)), home
+    )
     why = f"operand of the product `{stage.name}`: it stays on the matrix unit"
     why += f", and the expression rounds it at `{before[text]}`" if known else ""
-    return made.note(Decision("rounding", of, f"to {narrow}", why)), cast(load, e.dtype)
+    return algebra.note(Decision("rounding", subject, f"to {narrow}", why)), cast(load, e.dtype)
 
 
 def _roundings(original: Program, narrow: str) -> Mapping[str, str]:
     """The numbers that an expression rounds, but for results, in canonical form, with the stage that does."""
     actions, outputs = actions_of(original), {b.name for b in original.outputs}
-    found: dict[str, str] = {}
+    rounded_at: dict[str, str] = {}
     for s in stages(original.body):
         for e in s.action.values:
             for x in walk(e):
                 if isinstance(x, Cast) and x.dtype == narrow and (x is not e or not outputs & {*s.action.buffers}):
-                    found.setdefault(canonical(x.arg, actions), s.name)
-    return found
+                    rounded_at.setdefault(canonical(x.arg, actions), s.name)
+    return rounded_at
 
 
-def _with_value(made: Definitions, name: str, value: Expr) -> Definitions:
+def _with_value(algebra: Definitions, name: str, value: Expr) -> Definitions:
     def fn(s: Stage) -> Stage:
         if s.name == name and isinstance(s.action, Update):
             return replace(s, action=replace(s.action, values=(value,)))
         return s
 
-    return replace(made, program=with_stages(made.program, fn))
+    return replace(algebra, program=with_stages(algebra.program, fn))
 
 
 # --- one text for equal numbers ---------------------------------------------------------------------
@@ -141,8 +145,8 @@ def _text(e: Expr, actions: Actions, depth: int) -> str:
         case Load(buffer, index, _):
             return f"{buffer}[{', '.join(_place(i) for i in index)}]"
         case Op("mul" | "div" | "rsqrt", _, _):
-            found = [x for x in _factors(e, actions, depth, False) if x not in ("1.0", "1/1.0")]
-            return f"mul({', '.join(sorted(found))})" if len(found) > 1 else "".join(found) or "1.0"
+            factors = [x for x in _factors(e, actions, depth, False) if x not in ("1.0", "1/1.0")]
+            return f"mul({', '.join(sorted(factors))})" if len(factors) > 1 else "".join(factors) or "1.0"
         case Op(name, args, _):
             parts = [_text(a, actions, depth) for a in args]
             return f"{name}({', '.join(sorted(parts) if name in COMMUTE else parts)})"

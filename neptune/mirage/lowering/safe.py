@@ -44,28 +44,28 @@ class _Found:
     wrong: str = ""
 
 
-def safe(made: Definitions) -> Definitions:
+def safe(algebra: Definitions) -> Definitions:
     """The definitions with maxima subtracted where exponentials may overflow and results do not depend on it.
 
     What cannot be repaired stays as it is, and a Decision says so.
     """
-    found = _degrees(made)
-    if not found.folded:
-        return made
-    if found.wrong:
-        return made.note(Decision("safe softmax", made.program.name, "not repaired", found.wrong))
-    for argument, folded in found.folded.items():
-        made = _shifted(made, argument, folded)
-    return made
+    exponentials = _degrees(algebra)
+    if not exponentials.folded:
+        return algebra
+    if exponentials.wrong:
+        return algebra.note(Decision("safe softmax", algebra.program.name, "not repaired", exponentials.wrong))
+    for argument, folded in exponentials.folded.items():
+        algebra = _shifted(algebra, argument, folded)
+    return algebra
 
 
-def unsafe(made: Definitions) -> Definitions:
+def unsafe(algebra: Definitions) -> Definitions:
     """The definitions as they are, with what overflows where as Decisions."""
     limit = math.log(DTYPES["float32"].highest)
-    for argument in _degrees(made).folded:
-        at = f"where {print_expr(argument)} is above {limit:.1f}, the exponential overflows"
-        made = made.note(Decision("safe softmax", _reads(made, argument), "off", at))
-    return made
+    for argument in _degrees(algebra).folded:
+        overflow = f"where {print_expr(argument)} is above {limit:.1f}, the exponential overflows"
+        algebra = algebra.note(Decision("safe softmax", _reads(algebra, argument), "off", overflow))
+    return algebra
 
 
 def without_maxima(graph: Graph, same: Callable[[Graph], bool]) -> Graph:
@@ -79,9 +79,9 @@ def without_maxima(graph: Graph, same: Callable[[Graph], bool]) -> Graph:
             behind.add(node.name)
         if node.op == "sub" and node.operands[1] in behind:
             kept = {node.name: node.operands[0]}
-            made = [replace(n, operands=tuple(kept.get(o, o) for o in n.operands)) for n in nodes(graph)]
-            live = needed(made, {o.value for o in graph.outputs})
-            other = graph.with_steps(*(n for n in made if n.name in live))
+            rewired = [replace(n, operands=tuple(kept.get(o, o) for o in n.operands)) for n in nodes(graph)]
+            live = needed(rewired, {o.value for o in graph.outputs})
+            other = graph.with_steps(*(n for n in rewired if n.name in live))
             graph = other if same(other) else graph
     return graph
 
@@ -89,18 +89,18 @@ def without_maxima(graph: Graph, same: Callable[[Graph], bool]) -> Graph:
 # --- degrees ---------------------------------------------------------------------------------------
 
 
-def _degrees(made: Definitions) -> _Found:
-    of: dict[str, Degree] = {}
+def _degrees(algebra: Definitions) -> _Found:
+    degrees: dict[str, Degree] = {}
     folded: dict[Expr, frozenset[str]] = {}
-    outputs = {b.name for b in made.program.outputs}
-    known = range_in(made)
-    for stage in made.stages:
+    outputs = {b.name for b in algebra.program.outputs}
+    known = range_in(algebra)
+    for stage in algebra.stages:
         action = stage.action
         (value,) = action.values
         for x in walk(value):
             if isinstance(x, Op) and x.name == "exp" and known(x).hi > LARGE:
                 folded.setdefault(x.args[0], frozenset())
-        degree = _degree(value, of, folded)
+        degree = _degree(value, degrees, folded)
         if isinstance(degree, str):
             return _Found(folded, degree)
         if isinstance(action, Update):
@@ -110,23 +110,23 @@ def _degrees(made: Definitions) -> _Found:
         elif outputs.intersection(action.buffers) and any(folded[a] for a in degree):
             wrong = f"`{action.buffer}` would change with the maximum: it has an exponential that nothing divides"
             return _Found(folded, wrong)
-        of[action.buffers[0]] = degree
+        degrees[action.buffers[0]] = degree
     return _Found({a: axes for a, axes in folded.items() if axes})
 
 
-def _degree(e: Expr, of: Mapping[str, Degree], found: Mapping[Expr, frozenset[str]]) -> Degree | str:
+def _degree(e: Expr, of_buffers: Mapping[str, Degree], shifted: Mapping[Expr, frozenset[str]]) -> Degree | str:
     """The degree of an expression, or what of it is no power of e^(-m) times what it would be."""
     wrong: list[str] = []
 
     def visit(x: Expr) -> Degree:
         match x:
             case Load(buffer, _, _):
-                return of.get(buffer, {})
+                return of_buffers.get(buffer, {})
             case Cast(arg, _):
                 return visit(arg)
             case Op("exp", (arg,), _):
                 _free(x, visit(arg), wrong)
-                return {arg: Fraction(1)} if arg in found else {}
+                return {arg: Fraction(1)} if arg in shifted else {}
             case Op("pow", (arg, Const(by, _)), _):
                 return _multiplied([by], [visit(arg)])
             case Op(name, args, _) if OPS[name].degrees:
@@ -170,36 +170,38 @@ def _multiplied(powers: Iterable[float], degrees: Iterable[Degree]) -> Degree:
 # --- the repair ------------------------------------------------------------------------------------
 
 
-def _reads(made: Definitions, argument: Expr) -> str:
-    return next(s.name for s in made.stages if any(argument in _arguments(v) for v in s.action.values))
+def _reads(algebra: Definitions, argument: Expr) -> str:
+    return next(s.name for s in algebra.stages if any(argument in _arguments(v) for v in s.action.values))
 
 
 def _arguments(e: Expr) -> Iterator[Expr]:
     return (x.args[0] for x in walk(e) if isinstance(x, Op) and x.name == "exp")
 
 
-def _shifted(made: Definitions, argument: Expr, folded: frozenset[str]) -> Definitions:
+def _shifted(algebra: Definitions, argument: Expr, folded: frozenset[str]) -> Definitions:
     """exp(argument) becomes exp(argument - m), m being its maximum over the axes that are folded."""
-    first = _reads(made, argument)
-    home = made.homes[first]
-    over = [a for a in made.order if a in variables(argument)]
+    first = _reads(algebra, argument)
+    home = algebra.homes[first]
+    over = [a for a in algebra.order if a in variables(argument)]
     known = argument
     if not isinstance(argument, Load):
-        made, known = inserted(
-            made, first, f"{first}_score", over, lambda name, index: Store(name, index, argument), home
+        algebra, known = inserted(
+            algebra, first, f"{first}_score", over, lambda name, index: Store(name, index, argument), home
         )
     rows = [a for a in over if a not in folded]
-    made, maximum = inserted(made, first, f"{first}_max", rows, _maximum(known), home, [a for a in over if a in folded])
+    algebra, maximum = inserted(
+        algebra, first, f"{first}_max", rows, _maximum(known), home, [a for a in over if a in folded]
+    )
 
     def shift(x: Expr) -> Expr | None:
         if isinstance(x, Op) and x.name == "exp" and x.args[0] == argument:
             return Op("exp", (binary("sub", known, maximum),), x.dtype)
         return None
 
-    made = mapped(made, lambda e: rewrite(e, shift))
+    algebra = mapped(algebra, lambda e: rewrite(e, shift))
     along = ", ".join(sorted(folded))
     why = f"results do not depend on the maximum of {print_expr(argument)} along {along}, which is subtracted first"
-    return made.note(Decision("safe softmax", first, "shifted", why))
+    return algebra.note(Decision("safe softmax", first, "shifted", why))
 
 
 def _maximum(value: Expr) -> Action:

@@ -71,25 +71,29 @@ def scheduled(sch: Schedule, places: Sequence[Place]) -> None:
     parts = [part for *_, part in parted]
     places = [replace(p, combines=_put_together(sch, places, p, part)) for p, part in zip(places, parts, strict=True)]
     combined = {n for p in places for n in p.combines}
-    made: list[tuple[Loop | None, Loop | None]] = []
+    kernels: list[tuple[Loop | None, Loop | None]] = []
     for number, place in enumerate(places):
-        local, whole, part = parted[number]
-        of = [parted[n][1] for n in place.combines]
+        local, combining, part = parted[number]
+        others = [parted[n][1] for n in place.combines]
         prefix = name[place.name]
         if part is not None:
-            made.append((_kernel(sch, local, prefix), part))
+            kernels.append((_kernel(sch, local, prefix), part))
             if number in combined:
                 continue
             # What another kernel's split has cut is put together here.
-            local, of, prefix = replace(place, loop=None, stages=(), inside=()), [*of, whole], f"{prefix}_all"
-        for other in of:
+            local, others, prefix = (
+                replace(place, loop=None, stages=(), inside=()),
+                [*others, combining],
+                f"{prefix}_all",
+            )
+        for other in others:
             local = _combining(other, local)
         if local.grid and local.stages:
-            made.append((_kernel(sch, local, prefix), None))
+            kernels.append((_kernel(sch, local, prefix), None))
         else:
             _alone(sch, local.stages)
     again = {step.args[0] for step in sch.trace if step.primitive == "replicate"}
-    for loop, part in made:
+    for loop, part in kernels:
         # A result that more than this must be computed for stays with the kernel that combines the parts.
         if part is not None and not again:
             attempt(sch.write_directly, part)
@@ -111,9 +115,9 @@ def _put_together(sch: Schedule, places: Sequence[Place], place: Place, part: Lo
     every = {s for p in places for s in p.stages}
     reads = {s: {x.buffer for e in sch.definition(s).action.values for x in loads(e)} for s in every}
 
-    def alone(of: Place) -> bool:
-        others = every - {*of.stages, *place.stages}
-        return not any(reads[s] & {f for f in of.stages if f in sch.reductions} for s in others)
+    def alone(other: Place) -> bool:
+        others = every - {*other.stages, *place.stages}
+        return not any(reads[s] & {f for f in other.stages if f in sch.reductions} for s in others)
 
     return tuple(n for n in place.combines if alone(places[n]))
 
@@ -142,7 +146,7 @@ def _part(sch: Schedule, stage: str) -> str | None:
 
 def _parted(sch: Schedule, place: Place, steps: Mapping[str, Var]) -> tuple[Place, Place, Loop | None]:
     """The kernel that folds parts of its axis, what combines them, and the loop over the parts."""
-    folds = {s: made for s in place.stages if (made := _part(sch, s)) is not None}
+    folds = {s: part_of for s in place.stages if (part_of := _part(sch, s)) is not None}
     if not folds:
         return place, place, None
     first = next(iter(folds.values()))
@@ -154,8 +158,8 @@ def _parted(sch: Schedule, place: Place, steps: Mapping[str, Var]) -> tuple[Plac
     step = steps.get(axis or "")
     kernel = replace(place, grid=(part.var, *place.grid), loop=axis, stages=own, inside=inside, step=step)
     rest = tuple(s for s in place.stages if s in folds or s in later)
-    whole = replace(place, grid=(), loop=part.var, stages=rest, inside=tuple(folds))
-    return kernel, whole, part
+    combining = replace(place, grid=(), loop=part.var, stages=rest, inside=tuple(folds))
+    return kernel, combining, part
 
 
 def _following(sch: Schedule, place: Place, folds: Sequence[str], part: str) -> set[str]:
@@ -164,10 +168,10 @@ def _following(sch: Schedule, place: Place, folds: Sequence[str], part: str) -> 
     return {s for s in behind if part not in sch.definition(s).names}
 
 
-def _combining(whole: Place, place: Place) -> Place:
+def _combining(combining: Place, place: Place) -> Place:
     """The kernel that combines parts, and what it computes behind that."""
-    stages, inside = (*whole.stages, *place.stages), (*whole.inside, *(place.inside if place.loop else ()))
-    return replace(place, loop=whole.loop, stages=stages, inside=inside, step=None, combining=True)
+    stages, inside = (*combining.stages, *place.stages), (*combining.inside, *(place.inside if place.loop else ()))
+    return replace(place, loop=combining.loop, stages=stages, inside=inside, step=None, combining=True)
 
 
 # --- one kernel ------------------------------------------------------------------------------------
@@ -224,7 +228,7 @@ def _without_rows(sch: Schedule, place: Place) -> Place:
         if lacks and not _narrow(sch, stage) and stage not in sch.reductions and stage not in outputs:
             sch.inline(stage)
             gone.add(stage)
-    left, inside = (tuple(s for s in of if s not in gone) for of in (place.stages, place.inside))
+    left, inside = (tuple(s for s in names if s not in gone) for names in (place.stages, place.inside))
     return replace(place, stages=left, inside=inside)
 
 
@@ -235,9 +239,9 @@ def _narrow(sch: Schedule, stage: str) -> bool:
 def _cut(sch: Schedule, place: Place) -> tuple[str, ...]:
     """The axes of the grid that are cut into tiles: all but the batches of products."""
     batches: set[str] = set()
-    for d, found in _products(sch, place):
-        batches |= set(d.names) - {*found.rows, *found.cols, *found.depth}
-        for side in (found.rows, found.cols):
+    for d, product in _products(sch, place):
+        batches |= set(d.names) - {*product.rows, *product.cols, *product.depth}
+        for side in (product.rows, product.cols):
             # A tile has one row and one column axis: of heads beside a depth a program has one.
             batches |= set([a for a in d.names if a in side][:-1])
     if place.step is not None:
@@ -253,8 +257,8 @@ def _cut(sch: Schedule, place: Place) -> tuple[str, ...]:
 def _products(sch: Schedule, place: Place) -> list[tuple[Definition, Contraction]]:
     """The stages that are products of matrices."""
     every = [sch.definition(s) for s in place.stages if s in sch.stages]
-    found = [(d, contraction(d.action, d.extents)) for d in every]
-    return [(d, c) for d, c in found if c is not None and c.of_matrices]
+    products = [(d, contraction(d.action, d.extents)) for d in every]
+    return [(d, c) for d, c in products if c is not None and c.of_matrices]
 
 
 def _depths(sch: Schedule, place: Place) -> tuple[int, ...]:
@@ -352,13 +356,13 @@ def _check_own(sch: Schedule, place: Place, stage: str, axis: str) -> None:
     A graph may go on with its parts, since what follows is linear; in definitions they are one sum, and what follows
     reads that when it is complete, in the kernel behind.
     """
-    made = sch._state.path(stage)[1].made
-    if place.step is not None and made is not None and made.kind == "part":
+    origin = sch._state.path(stage)[1].made
+    if place.step is not None and origin is not None and origin.kind == "part":
         raise ScheduleError(
             f"lower kernel `{place.name}`",
-            f"the kernel behind adds up parts of `{made.of}`, which does not vary along `{axis}`: the programs of this "
-            f"kernel along `{axis}` would all store them",
-            hint=f"`{made.of}` in a kernel of its own, or a grid without `{axis}`",
+            f"the kernel behind adds up parts of `{origin.of}`, which does not vary along `{axis}`: the programs of "
+            f"this kernel along `{axis}` would all store them",
+            hint=f"`{origin.of}` in a kernel of its own, or a grid without `{axis}`",
         )
 
 

@@ -84,11 +84,12 @@ class Checked:
             return f"{text}; no bound: {self.why}"
         if self.log == -inf:
             return f"{text}; {NO_FALSE_ACCEPT}"
-        of = f"degree {self.chance.degree}, height 2^{self.chance.height:.0f}, {self.chance.radicands} radicands"
-        bound = f"{text}; a false accept ≤ 2^{self.log:.0f} by {self.theorem} ({of}, {self.chance.exponents} exponents)"
+        numbers = f"degree {self.chance.degree}, height 2^{self.chance.height:.0f}, {self.chance.radicands} radicands"
+        numbers = f"{numbers}, {self.chance.exponents} exponents"
+        bound = f"{text}; a false accept ≤ 2^{self.log:.0f} by {self.theorem} ({numbers})"
         if self.theorem == STRONG and not self.chance.radicands:
-            said = "nothing" if self.paper is None else f"≤ 2^{self.paper:.1f}"
-            bound = f"{bound}; {PAPER} says {said}"
+            paper = "nothing" if self.paper is None else f"≤ 2^{self.paper:.1f}"
+            bound = f"{bound}; {PAPER} says {paper}"
         return f"{bound}; {self.why}" if self.why else bound
 
 
@@ -98,7 +99,7 @@ def check(
     *,
     seed: int = 0,
     target: float = TARGET,
-    at: Witness | None = None,
+    probe: Witness | None = None,
 ) -> Checked:
     """Draw until the bound is at most 2^target. Outputs correspond by name.
 
@@ -113,21 +114,21 @@ def check(
     >>> found.accepted, found.theorem, found.log < -30
     (True, 'the theorem on independent exponents', True)
     """
-    at = at or witness(reference)
+    probe = probe or witness(reference)
     maxima = any(n.op in _MAXIMA for g in (reference, graph) for n in nodes(g))
-    forms = differences(reference, graph, at, seed)
+    forms = differences(reference, graph, probe, seed)
     if isinstance(forms, EvaluationError):
         return Checked(False, 0, 0, None, "", None, str(forms))
     known, why = (None, str(forms)) if isinstance(forms, Unsupported) else (forms, "")
-    found = _in_pairs(reference, graph, at, known, why, seed, target)
+    found = _in_pairs(reference, graph, probe, known, why, seed, target)
     if found.accepted or not maxima:
         return found
     why = "it holds for maxima alone, not for any number in their place"
-    return _decided(_Draws(reference, graph, at, seed, PAIRS[0], free=False), None, why, target)
+    return _decided(_Draws(reference, graph, probe, seed, PAIRS[0], free=False), None, why, target)
 
 
 def _in_pairs(
-    reference: Graph, graph: Graph, at: Witness, forms: Forms | None, why: str, seed: int, target: float
+    reference: Graph, graph: Graph, probe: Witness, forms: Forms | None, why: str, seed: int, target: float
 ) -> Checked:
     """Draw in as many pairs of primes as the height takes; the worst of them has the bound."""
     needed = 1 if forms is None else int(forms.height / log2(P)) + 1
@@ -138,11 +139,11 @@ def _in_pairs(
         known = None
         if forms is not None:
             known, why = chances(forms, pair, room, seed)
-        found = _decided(_Draws(reference, graph, at, seed, pair, free=True), known, why, target)
-        if not found.accepted or found.log is None:
-            return found
-        if worst is None or worst.log is None or found.log > worst.log:
-            worst = found
+        checked = _decided(_Draws(reference, graph, probe, seed, pair, free=True), known, why, target)
+        if not checked.accepted or checked.log is None:
+            return checked
+        if worst is None or worst.log is None or checked.log > worst.log:
+            worst = checked
     assert worst is not None
     return worst
 
@@ -157,19 +158,19 @@ class Forms:
     @property
     def height(self) -> float:
         """log₂ of what coefficients may reach, with roots of numbers multiplied out."""
-        found = [float(n.height) for v in self.differences.values() for n in v.ravel() if not _is_zero(n)]
-        return max([0.0, *found]) * float(1 << len(self.heights.numbers))
+        heights = [float(n.height) for v in self.differences.values() for n in v.ravel() if not _is_zero(n)]
+        return max([0.0, *heights]) * float(1 << len(self.heights.numbers))
 
 
 def _is_zero(n: Form) -> bool:
     return n.exact is not None and not n.exact.terms
 
 
-def differences(reference: Graph, graph: Graph, at: Witness, seed: int = 0) -> Forms | Unevaluated:
+def differences(reference: Graph, graph: Graph, probe: Witness, seed: int = 0) -> Forms | Unevaluated:
     """The differences; an EvaluationError where the graph has no meaning, Unsupported where one has no form."""
     heights = Heights()
-    inputs, scalars = _variables(reference, at, heights)
-    evaluator = Evaluator(heights, at, inputs, scalars, free=True, seed=seed)
+    inputs, scalars = _variables(reference, probe, heights)
+    evaluator = Evaluator(heights, probe, inputs, scalars, free=True, seed=seed)
     both = evaluator.paired(reference, graph)
     if isinstance(both, Unevaluated):
         return both
@@ -190,7 +191,7 @@ def chances(
     return {name: np.asarray(chance(x), object) for name, x in forms.differences.items()}, certificates.why
 
 
-def _variables(reference: Graph, at: Witness, heights: Heights) -> tuple[dict[str, Value], dict[str, Value]]:
+def _variables(reference: Graph, probe: Witness, heights: Heights) -> tuple[dict[str, Value], dict[str, Value]]:
     """Variables for inputs and scalars, sizes as numbers."""
     names = iter([*dict.fromkeys(t.source for t in reference.inputs)])
 
@@ -201,7 +202,7 @@ def _variables(reference: Graph, at: Witness, heights: Heights) -> tuple[dict[st
         def draw(rng: Any, shape: tuple[int, ...]) -> Value:
             return heights.drawn(next(names, "a scalar"), (1, *shape))
 
-    return draw_inputs(Named(), reference, at, np.random.default_rng(0))
+    return draw_inputs(Named(), reference, probe, np.random.default_rng(0))
 
 
 def _chance(certificates: Certificates, n: Form, room: float) -> Chance | None:
@@ -260,7 +261,7 @@ class _Draws:
 
     reference: Graph
     graph: Graph
-    at: Witness
+    probe: Witness
     seed: int
     primes: tuple[int, int]
     free: bool
@@ -284,8 +285,8 @@ class _Draws:
 
     def _compared(self, draws: int, seed: int) -> str:
         fields = RootField(draws, seed, *self.primes)
-        inputs, scalars = draw_inputs(fields, self.reference, self.at, np.random.default_rng(seed))
-        evaluator = Evaluator(fields, self.at, inputs, scalars, free=self.free, seed=seed)
+        inputs, scalars = draw_inputs(fields, self.reference, self.probe, np.random.default_rng(seed))
+        evaluator = Evaluator(fields, self.probe, inputs, scalars, free=self.free, seed=seed)
         both = evaluator.paired(self.reference, self.graph)
         if isinstance(both, Unevaluated):
             return str(both)

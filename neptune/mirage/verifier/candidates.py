@@ -57,11 +57,11 @@ class Drawn:
 class Candidates:
     """The draws for a reference. Graphs that share a beginning share its evaluation."""
 
-    def __init__(self, reference: Graph, *, draws: int = DRAWS, seed: int = 0, at: Witness | None = None) -> None:
-        self.reference, self.at = reference, at or witness(reference)
-        field, inputs, scalars, kept = _pool(reference, self.at, draws, seed)
+    def __init__(self, reference: Graph, *, draws: int = DRAWS, seed: int = 0, probe: Witness | None = None) -> None:
+        self.reference, self.probe = reference, probe or witness(reference)
+        field, inputs, scalars, kept = _pool(reference, self.probe, draws, seed)
         self._first, self._all = (
-            _drawn(reference, self.at, field, inputs, scalars, some, seed) for some in (kept[:FIRST], kept)
+            _drawn(reference, self.probe, field, inputs, scalars, some, seed) for some in (kept[:FIRST], kept)
         )
 
     def accept(self, graph: Graph) -> bool:
@@ -94,7 +94,7 @@ def compare(drawn: Drawn, graph: Graph) -> Outcome:
 
 def _drawn(
     reference: Graph,
-    at: Witness,
+    probe: Witness,
     field: RootField,
     inputs: Mapping[str, Value],
     scalars: Mapping[str, Value],
@@ -105,19 +105,19 @@ def _drawn(
     cut = [
         {k: field.make([x[kept] if x.ndim else x for x in v]) for k, v in many.items()} for many in (inputs, scalars)
     ]
-    evaluator = Evaluator(some, at, *cut, seed=seed)
+    evaluator = Evaluator(some, probe, *cut, seed=seed)
     return Drawn(some, evaluator, evaluator.outputs(reference))
 
 
 def _pool(
-    reference: Graph, at: Witness, draws: int, seed: int
+    reference: Graph, probe: Witness, draws: int, seed: int
 ) -> tuple[RootField, dict[str, Value], dict[str, Value], Array]:
     """Draws, and those of them to keep: the first, or where few of them count, of ever more the best."""
     total = draws
     while True:
         field = RootField(total, seed)
-        inputs, scalars = draw_inputs(field, reference, at, np.random.default_rng((seed, total)))
-        outputs = Evaluator(field, at, inputs, scalars, seed=seed, memory=0).outputs(reference)
+        inputs, scalars = draw_inputs(field, reference, probe, np.random.default_rng((seed, total)))
+        outputs = Evaluator(field, probe, inputs, scalars, seed=seed, memory=0).outputs(reference)
         known = np.concatenate([field.known(v).reshape(total, -1) for v in outputs.values()], 1)
         kept = best(known, draws)
         if known[kept].sum(0).min() >= draws // 4 or total >= POOL * draws:

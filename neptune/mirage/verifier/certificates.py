@@ -79,8 +79,8 @@ class Certificates:
 
     def behind(self, roots: Iterable[int]) -> frozenset[int]:
         """Roots, those in their radicands, and no numbers."""
-        mine = frozenset(r for r in roots if r in self.heights.roots)
-        return mine.union(*(self.heights.roots[r].inside for r in mine))
+        own = frozenset(r for r in roots if r in self.heights.roots)
+        return own.union(*(self.heights.roots[r].inside for r in own))
 
     def behind_exponents(self, exponents: Iterable[int]) -> frozenset[int]:
         return frozenset[int]().union(*(self.heights.exponents[e][2] for e in exponents))
@@ -175,10 +175,10 @@ class Certificates:
         vectors = self._common(rests)
         if vectors is None:
             return Fails("exponents are too large to be written out")
-        kept, of = _independent(rests, vectors)
+        kept, combination_of = _independent(rests, vectors)
         combinations = [
             {
-                **(of[piece] if piece.top.terms else {}),
+                **(combination_of[piece] if piece.top.terms else {}),
                 **{Piece(variable(m), number(1), frozenset()): c for m, c in more.items()},
             }
             for piece, more in parts
@@ -195,23 +195,23 @@ class Certificates:
         """An exponent as what is left of it and whole multiples of maxima."""
         maxima = frozenset(v for v in top.variables if self.heights.owners.get(v) == MAXIMUM)
         by = top.coefficients(maxima)
-        found: dict[int, Fraction] = {}
+        multiples: dict[int, Fraction] = {}
         for m, c in by.items():
             if not m:
                 continue
             times = c.terms[0][1] // bottom.terms[0][1]
             if len(m) > 1 or m[0][1] > 1 or c != self.heights.ring.scaled(bottom, times):
                 return Piece(top, bottom, roots), {}
-            found[m[0][0]] = Fraction(times)
+            multiples[m[0][0]] = Fraction(times)
         rest = by.get((), Poly(()))
-        return Piece(rest, bottom if rest.terms else number(1), roots if rest.terms else frozenset()), found
+        return Piece(rest, bottom if rest.terms else number(1), roots if rest.terms else frozenset()), multiples
 
     def _common(self, pieces: Sequence[Piece]) -> list[Poly] | None:
         """The numerators of exponents over one denominator; None where one is too large."""
         bottoms = list(dict.fromkeys(x.bottom for x in pieces))
-        made = [self.heights.ring.product([x.top, *(b for b in bottoms if b != x.bottom)]) for x in pieces]
-        written = [p for p in made if p is not None]
-        return written if len(written) == len(made) else None
+        products = [self.heights.ring.product([x.top, *(b for b in bottoms if b != x.bottom)]) for x in pieces]
+        written = [p for p in products if p is not None]
+        return written if len(written) == len(products) else None
 
     # --- how exponents are spread ------------------------------------------------------------------
 
@@ -233,16 +233,16 @@ class Certificates:
         used = frozenset[int]().union(*map(self._variables, pieces))
         maxima = frozenset(v for v in used if self.heights.owners[v] == MAXIMUM)
         for owner in sorted({self.heights.owners[v] for v in used}):
-            found = self._affine_in(pieces, maxima | {v for v in used if self.heights.owners[v] == owner})
-            if found is not None:
-                return found
+            spreading = self._affine_in(pieces, maxima | {v for v in used if self.heights.owners[v] == owner})
+            if spreading is not None:
+                return spreading
         return None
 
     def _variables(self, piece: Piece) -> frozenset[int]:
         """The variables of an exponent that are no roots, those in radicands too."""
         radicands = (self.heights.ring.squares[r].variables for r in piece.roots)
-        found = (piece.top.variables | piece.bottom.variables).union(*radicands)
-        return frozenset(v for v in found if v in self.heights.owners)
+        every = (piece.top.variables | piece.bottom.variables).union(*radicands)
+        return frozenset(v for v in every if v in self.heights.owners)
 
     def _affine_in(self, pieces: tuple[Piece, ...], some: frozenset[int]) -> Spreading | None:
         modulus, roots = self.primes[1], frozenset[int]().union(*(x.roots for x in pieces))
@@ -306,7 +306,7 @@ class Certificates:
         moved = {
             v: np.where(np.arange(POINTS) == first, x[second], x) if v in own | inside else x for v, x in values.items()
         }
-        tops, bottoms = ([p.at(at, modulus) for at in (values, moved)] for p in (piece.top, piece.bottom))
+        tops, bottoms = ([p.at(point, modulus) for point in (values, moved)] for p in (piece.top, piece.bottom))
         (a, b), (c, d) = ([_at(x, first) for x in pair] for pair in (tops, bottoms))
         return c != 0 and d != 0 and (a * d - b * c) % modulus != 0
 
@@ -323,21 +323,21 @@ def _independent(
 ) -> tuple[list[Piece], dict[Piece, dict[Piece, Fraction]]]:
     """Those whose vectors are linearly independent, and each as a combination of them."""
     kept: list[Piece] = []
-    of: dict[Piece, dict[Piece, Fraction]] = {}
+    combinations: dict[Piece, dict[Piece, Fraction]] = {}
     echelon: list[tuple[dict[Monomial, Fraction], dict[Piece, Fraction]]] = []
     for piece, vector in sorted(zip(rests, vectors, strict=True), key=lambda x: len(x[1].terms)):
         left = {m: Fraction(c) for m, c in vector.terms}
-        mine: dict[Piece, Fraction] = {}
+        combination: dict[Piece, Fraction] = {}
         for row, before in echelon:
             pivot = next(iter(row))
             if by := left.get(pivot, Fraction(0)) / row[pivot]:
-                left, mine = _less(left, row, by), _less(mine, before, -by)
-        of[piece] = mine
+                left, combination = _less(left, row, by), _less(combination, before, -by)
+        combinations[piece] = combination
         if left:
-            echelon.append((left, {**{j: -c for j, c in mine.items()}, piece: Fraction(1)}))
+            echelon.append((left, {**{j: -c for j, c in combination.items()}, piece: Fraction(1)}))
             kept.append(piece)
-            of[piece] = {piece: Fraction(1)}
-    return kept, of
+            combinations[piece] = {piece: Fraction(1)}
+    return kept, combinations
 
 
 def _at(x: Array, k: int) -> int:
@@ -347,5 +347,5 @@ def _at(x: Array, k: int) -> int:
 
 def _less(a: Mapping[K, Fraction], b: Mapping[K, Fraction], by: Fraction) -> dict[K, Fraction]:
     """a − by·b without zeros."""
-    found = {k: a.get(k, Fraction(0)) - by * b.get(k, Fraction(0)) for k in (*a, *b)}
-    return {k: c for k, c in found.items() if c}
+    difference = {k: a.get(k, Fraction(0)) - by * b.get(k, Fraction(0)) for k in (*a, *b)}
+    return {k: c for k, c in difference.items() if c}

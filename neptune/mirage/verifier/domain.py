@@ -59,8 +59,8 @@ def lacking(graph: Needs, expression: Needs) -> list[Need]:
     for n in expression:
         given.setdefault((n.kind, n.of), []).append(n.over)
 
-    def has(kind: str, of: Form, over: frozenset[str]) -> bool:
-        return any(over & of.free <= more for more in given.get((kind, of), ()))
+    def has(kind: str, form: Form, over: frozenset[str]) -> bool:
+        return any(over & form.free <= more for more in given.get((kind, form), ()))
 
     def holds(n: Need) -> bool:
         if has(n.kind, n.of, n.over):

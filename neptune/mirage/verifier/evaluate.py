@@ -63,10 +63,10 @@ class Defined(Reals):
     """float64 in which x/0 and log 0 are no numbers, as they are none of the reals: nor is what is made of them."""
 
     def apply(self, name: str, args: Sequence[Value], dtype: str) -> Value:
-        made = np.asarray(super().apply(name, args, dtype))
+        result = np.asarray(super().apply(name, args, dtype))
         if name not in POLES:
-            return made
-        return np.where(np.isinf(made) & reduce(and_, map(np.isfinite, args)), np.nan, made)
+            return result
+        return np.where(np.isinf(result) & reduce(and_, map(np.isfinite, args)), np.nan, result)
 
 
 class Dim(NamedTuple):
@@ -182,8 +182,8 @@ class Evaluator:
             if not by:
                 dims.append(d)
                 continue
-            cut, at = self.witness.cut(d.axis, by), len(dims) + 1
-            parts = [np.take(x, cut.element, axis=at) for x in parts]
+            cut, dimension = self.witness.cut(d.axis, by), len(dims) + 1
+            parts = [np.take(x, cut.element, axis=dimension) for x in parts]
             dims += [Dim(d.axis, p, frozenset() if p == GRID else by) for p in cut.parts]
         return Tiled(tuple(dims), self.numbers.make(parts))
 
@@ -199,12 +199,15 @@ class Evaluator:
         dims: list[Dim] = []
         parts = list(self.numbers.parts(value.value))
         for d in value.dims:
-            at = len(dims) + 1
+            dimension = len(dims) + 1
             if d.part == GRID and Dim(d.axis, TILE, frozenset({GRID})) in value.dims:
-                shape = [(*x.shape[:at], x.shape[at] * x.shape[at + 1], *x.shape[at + 2 :]) for x in parts]
+                shape = [
+                    (*x.shape[:dimension], x.shape[dimension] * x.shape[dimension + 1], *x.shape[dimension + 2 :])
+                    for x in parts
+                ]
                 cut = self.witness.cut(d.axis, frozenset({GRID}))
                 places = np.flatnonzero(cut.valid.ravel())
-                parts = [np.take(x.reshape(s), places, axis=at) for x, s in zip(parts, shape, strict=True)]
+                parts = [np.take(x.reshape(s), places, axis=dimension) for x, s in zip(parts, shape, strict=True)]
                 dims.append(Dim(d.axis, TILE, frozenset()))
             elif d.part == TILE and LOOP in d.by:
                 raise EvaluationError(f"the tiles of the loop over `{d.axis}` are no part of a tensor")
@@ -322,27 +325,27 @@ class Evaluator:
         return self.numbers.make([np.where(mask, v, z) for v, z in zip(self.numbers.parts(x.value), zero, strict=True)])
 
     def _running_max(self, x: Tiled, axis: str, key: int) -> Tiled:
-        at = next((k for k, d in enumerate(x.dims, 1) if d.axis == axis and d.part == LOOP), None)
-        if at is None:
+        dimension = next((k for k, d in enumerate(x.dims, 1) if d.axis == axis and d.part == LOOP), None)
+        if dimension is None:
             raise EvaluationError(f"an accumulator over `{axis}` does not change in its loop")
         if self.free:
             steps = self._drawn(x.dims, key)
         else:
             steps = x.value
-            for k in range(1, self.numbers.parts(steps)[0].shape[at]):
-                later = self._apply("max", self._step(steps, at, k - 1), self._step(steps, at, k))
-                steps = self._with_step(steps, at, k, later)
-        last = self._step(steps, at, self.numbers.parts(steps)[0].shape[at] - 1)
-        dims = tuple(d for k, d in enumerate(x.dims, 1) if k != at)
+            for k in range(1, self.numbers.parts(steps)[0].shape[dimension]):
+                later = self._apply("max", self._step(steps, dimension, k - 1), self._step(steps, dimension, k))
+                steps = self._with_step(steps, dimension, k, later)
+        last = self._step(steps, dimension, self.numbers.parts(steps)[0].shape[dimension] - 1)
+        dims = tuple(d for k, d in enumerate(x.dims, 1) if k != dimension)
         return Tiled(dims, last, Tiled(x.dims, steps))
 
-    def _step(self, v: Value, at: int, k: int) -> Value:
-        return self.numbers.make([np.take(x, k, axis=at) for x in self.numbers.parts(v)])
+    def _step(self, v: Value, dimension: int, k: int) -> Value:
+        return self.numbers.make([np.take(x, k, axis=dimension) for x in self.numbers.parts(v)])
 
-    def _with_step(self, v: Value, at: int, k: int, fresh: Value) -> Value:
+    def _with_step(self, v: Value, dimension: int, k: int, fresh: Value) -> Value:
         def put(x: Array, y: Array) -> Array:
             x = x.copy()
-            np.moveaxis(x, at, 0)[k] = y
+            np.moveaxis(x, dimension, 0)[k] = y
             return x
 
         pairs = zip(self.numbers.parts(v), self.numbers.parts(fresh), strict=True)
@@ -373,21 +376,21 @@ class Evaluator:
         return self._keys.setdefault(what, len(self._keys))
 
     def _kept(self, key: int) -> Tiled | None:
-        found = self._found.get(key)
-        if found is None:
+        held = self._found.get(key)
+        if held is None:
             return None
         self._found.move_to_end(key)
-        return found[0]
+        return held[0]
 
-    def _keep(self, key: int, made: Tiled) -> Tiled:
-        made = Tiled(made.dims, made.value, made.running, key)
-        held = (made,) if made.running is None else (made, made.running)
+    def _keep(self, key: int, value: Tiled) -> Tiled:
+        value = Tiled(value.dims, value.value, value.running, key)
+        held = (value,) if value.running is None else (value, value.running)
         size = sum(x.nbytes for v in held for x in self.numbers.parts(v.value))
-        self._found[key] = made, size
+        self._found[key] = value, size
         self._held += size
         while self._held > self._memory and len(self._found) > 1:
             self._held -= self._found.popitem(last=False)[1][1]
-        return made
+        return value
 
 
 def _rank(d: Dim) -> tuple[str, int]:

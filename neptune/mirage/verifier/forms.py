@@ -167,13 +167,13 @@ def call(name: str, *args: Form, kind: str = "call") -> Form:
 
 def add(*forms: Form) -> Form:
     """The sum, like terms merged."""
-    found: dict[Term, Fraction] = {}
+    coefficients: dict[Term, Fraction] = {}
     for f in forms:
         for t, c in f.terms:
-            found[t] = found.get(t, Fraction(0)) + c
-    if len(found) > TERMS:
+            coefficients[t] = coefficients.get(t, Fraction(0)) + c
+    if len(coefficients) > TERMS:
         raise Unsupported(f"it has more than {TERMS} terms")
-    return Form(tuple(sorted(((t, c) for t, c in found.items() if c), key=lambda x: x[0].key)))
+    return Form(tuple(sorted(((t, c) for t, c in coefficients.items() if c), key=lambda x: x[0].key)))
 
 
 def scaled(f: Form, by: Fraction) -> Form:
@@ -189,13 +189,13 @@ def multiply(*forms: Form) -> Form:
 def _times(a: Form, b: Form) -> Form:
     if len(a.terms) * len(b.terms) > TERMS:
         raise Unsupported(f"it has more than {TERMS} terms")
-    made = []
+    products = []
     for s, c in a.terms:
         for t, d in b.terms:
             bound, factors = _apart(s)
             more, others = _apart(t)
-            made.append(product(c * d, bound | more, [*factors, *others]))
-    return add(*made)
+            products.append(product(c * d, bound | more, [*factors, *others]))
+    return add(*products)
 
 
 def _apart(term: Term) -> tuple[dict[str, Domain], list[tuple[Atom, Fraction]]]:
@@ -206,11 +206,11 @@ def _apart(term: Term) -> tuple[dict[str, Domain], list[tuple[Atom, Fraction]]]:
 
 def total(f: Form, variables: Mapping[str, Domain]) -> Form:
     """The sum of a form over free variables of it. Each occurs in each term (`1[index]` if nothing else does)."""
-    made = []
+    sums = []
     for t, c in f.terms:
         bound, factors = _apart(t)
-        made.append(product(c, bound | dict(variables), factors))
-    return add(*made)
+        sums.append(product(c, bound | dict(variables), factors))
+    return add(*sums)
 
 
 def exponential(f: Form) -> Form:
@@ -241,10 +241,10 @@ def rename(f: Form, variables: Mapping[str, str], tuples: Mapping[Index, Index] 
     touched = f.free & {*variables, *(v for i in tuples for v in i)}
     if not touched:
         return f
-    made = []
+    renamed = []
     for t, c in f.terms:
-        made.append(_named(c, dict(t.bound), [(_renamed(a, variables, tuples), e) for a, e in t.factors]))
-    return add(*made)
+        renamed.append(_named(c, dict(t.bound), [(_renamed(a, variables, tuples), e) for a, e in t.factors]))
+    return add(*renamed)
 
 
 def _renamed(a: Atom, variables: Mapping[str, str], tuples: Mapping[Index, Index]) -> Atom:
@@ -266,19 +266,19 @@ def product(c: Fraction, bound: Mapping[str, Domain], factors: Iterable[tuple[At
             merged[a, True] = Fraction(1)
             continue
         never_0 = a.kind in ("number", "size")
-        at = a, never_0 or e > 0
-        merged[at] = merged.get(at, Fraction(0)) + e
+        base = a, never_0 or e > 0
+        merged[base] = merged.get(base, Fraction(0)) + e
     exponent = add(*exponents)
     left = [(Atom("exp", "", (), (exponent,)), Fraction(1))] if exponent.terms else []
     for (a, sign), e in merged.items():
-        whole = floor(e) if a.kind == "number" or e > 0 else ceil(e)
+        integer = floor(e) if a.kind == "number" or e > 0 else ceil(e)
         if a.kind == "number":
-            c *= Fraction(int(a.name)) ** whole
-            merged[a, sign] = e - whole
-        elif a.kind == "base" and whole and (e > 0 or _plain(a.args[0])):
-            rest = [*left, *((b, f) for (b, s), f in merged.items() if (b, s) != (a, sign)), (a, e - whole)]
+            c *= Fraction(int(a.name)) ** integer
+            merged[a, sign] = e - integer
+        elif a.kind == "base" and integer and (e > 0 or _plain(a.args[0])):
+            rest = [*left, *((b, f) for (b, s), f in merged.items() if (b, s) != (a, sign)), (a, e - integer)]
             by = a.args[0] if e > 0 else _inverse(a.args[0])
-            return _opened(c, bound, rest, _times_itself(by, abs(whole)))
+            return _opened(c, bound, rest, _times_itself(by, abs(integer)))
     return _named(c, bound, [*left, *((a, e) for (a, _), e in merged.items() if e)])
 
 
@@ -299,11 +299,11 @@ def _times_itself(f: Form, n: int) -> Form:
 
 def _opened(c: Fraction, bound: Mapping[str, Domain], factors: Sequence[tuple[Atom, Fraction]], by: Form) -> Form:
     """The sum over `bound` of factors times a form, multiplied out."""
-    made = []
+    products = []
     for t, d in by.terms:
         more, others = _apart(t)
-        made.append(product(c * d, {**bound, **more}, [*((a, e) for a, e in factors if e), *others]))
-    return add(*made)
+        products.append(product(c * d, {**bound, **more}, [*((a, e) for a, e in factors if e), *others]))
+    return add(*products)
 
 
 def _named(c: Fraction, bound: Mapping[str, Domain], factors: Sequence[tuple[Atom, Fraction]]) -> Form:
@@ -320,8 +320,8 @@ def _named(c: Fraction, bound: Mapping[str, Domain], factors: Sequence[tuple[Ato
     if not c:
         return ZERO
     height = 1 + max((a.height for a, _ in factors), default=0)
-    made = min((_term(order, height, bound, factors) for order in _orders(bound, factors)), key=lambda t: t.key)
-    return Form(((made, c),))
+    first = min((_term(order, height, bound, factors) for order in _orders(bound, factors)), key=lambda t: t.key)
+    return Form(((first, c),))
 
 
 def _joined(
@@ -330,11 +330,11 @@ def _joined(
     """The parts of an axis that only occur together, and are all bound, as one variable."""
     indices = {i for a, _ in factors for i in a.uses}
     for i in sorted(i for i in indices if len(i) > 1 and bound.keys() >= set(i)):
-        if any(set(i) & set(j) for j in indices if j != i) or (whole := bound[i[0]].whole) is None:
+        if any(set(i) & set(j) for j in indices if j != i) or (axis := bound[i[0]].whole) is None:
             continue
         v = f"?{next(_fresh)}"
         factors = [(_renamed(a, {}, {i: (v,)}), e) for a, e in factors]
-        bound = {w: d for w, d in bound.items() if w not in i} | {v: whole}
+        bound = {w: d for w, d in bound.items() if w not in i} | {v: axis}
     return bound, factors
 
 
@@ -390,9 +390,9 @@ def content(f: Form) -> Fraction:
 def depends_on_cuts(f: Form) -> str:
     """What in a form depends on how axes are cut: a sum over some parts of an axis, a running maximum; or nothing."""
     for t, _ in f.terms:
-        found = [d.name for _, d in t.bound if d.whole is not None]
-        found += [a.key for a, _ in t.factors if a.kind == "running"]
-        found += [x for a, _ in t.factors for f in a.args if (x := depends_on_cuts(f))]
-        if found:
-            return found[0]
+        parts = [d.name for _, d in t.bound if d.whole is not None]
+        parts += [a.key for a, _ in t.factors if a.kind == "running"]
+        parts += [x for a, _ in t.factors for f in a.args if (x := depends_on_cuts(f))]
+        if parts:
+            return parts[0]
     return ""

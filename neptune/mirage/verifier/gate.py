@@ -81,20 +81,20 @@ def gate(
     that rounds between, as in the graphs of Programs; else operands of products are rounded. Outputs correspond by
     name. Unevaluated where one has no value in float64.
     """
-    at = witness(expression, LENGTHS, KEPT)
-    names, inputs = _inputs(expression, at, np.random.default_rng((seed, 0x6A7E)))
-    scalars = _scalars(expression, at, seed)
+    probe = witness(expression, LENGTHS, KEPT)
+    names, inputs = _inputs(expression, probe, np.random.default_rng((seed, 0x6A7E)))
+    scalars = _scalars(expression, probe, seed)
     count = len(names)
     with np.errstate(all="ignore"):
-        exact = Evaluator(Reals(count), at, inputs, scalars)
-        emulated = ((_Emulated(g, at, inputs, scalars, casts), g) for g in (graph, expression))
-        found = every(e.evaluated(g) for e, g in ((exact, expression), *emulated))
-    if isinstance(found, Unevaluated):
-        return found
-    truth, mine, others = found
+        exact = Evaluator(Reals(count), probe, inputs, scalars)
+        emulated = ((_Emulated(g, probe, inputs, scalars, casts), g) for g in (graph, expression))
+        results = every(e.evaluated(g) for e, g in ((exact, expression), *emulated))
+    if isinstance(results, Unevaluated):
+        return results
+    truth, own, others = results
     families = []
     for k, name in enumerate(names):
-        a, b = (_errors(expression, side, truth, k) for side in (mine, others))
+        a, b = (_errors(expression, side, truth, k) for side in (own, others))
         families.append(Family(name, a.total, b.total, a.row, b.row))
     return _judged(families, max(2.0 ** -DTYPES[o.dtype].mantissa for o in expression.outputs), safe)
 
@@ -117,29 +117,29 @@ def _judged(families: Sequence[Family], unit: float, safe: bool) -> Gate:
 
 def _errors(graph: Graph, out: Mapping[str, Array], truth: Mapping[str, Array], k: int) -> Errors:
     """The largest errors of any output on inputs of kind k, where the true result is a number of its dtype."""
-    found = []
+    errors = []
     for o in graph.outputs:
         beyond = ~(np.abs(truth[o.name][k]) <= DTYPES[o.dtype].highest)
-        found.append(rel_error(*(np.where(beyond, 0.0, x[o.name][k]) for x in (out, truth))))
-    return Errors(max(e.total for e in found), max(e.row for e in found))
+        errors.append(rel_error(*(np.where(beyond, 0.0, x[o.name][k]) for x in (out, truth))))
+    return Errors(max(e.total for e in errors), max(e.row for e in errors))
 
 
-def _scalars(graph: Graph, at: Witness, seed: int) -> dict[str, Value]:
-    sizes = size_scalars(graph, at.lengths)
+def _scalars(graph: Graph, probe: Witness, seed: int) -> dict[str, Value]:
+    sizes = size_scalars(graph, probe.lengths)
     rng = np.random.default_rng((seed, 0x5CA1))
     return {s.name: np.asarray(sizes.get(s.name, rng.uniform(0.5, 1.5)), np.float64) for s in graph.scalars} | {
         name: np.asarray(float(n)) for name, n in sizes.items()
     }
 
 
-def _inputs(graph: Graph, at: Witness, rng: np.random.Generator) -> tuple[list[str], Tensors]:
+def _inputs(graph: Graph, probe: Witness, rng: np.random.Generator) -> tuple[list[str], Tensors]:
     """The kinds of inputs, and the inputs by buffer, one of each kind in front."""
-    shapes = drawn_shapes(graph, at)
+    shapes = drawn_shapes(graph, probe)
     base = {name: rng.standard_normal(shape) for name, shape in shapes.items()}
-    found = dict(_kinds(base, graph, at))
+    kinds = dict(_kinds(base, graph, probe))
     dtypes = {t.source: t.dtype for t in graph.inputs}
-    return list(found), {
-        name: np.stack([_representable(f[name], dtypes[name]) for f in found.values()]) for name in shapes
+    return list(kinds), {
+        name: np.stack([_representable(f[name], dtypes[name]) for f in kinds.values()]) for name in shapes
     }
 
 
@@ -148,22 +148,22 @@ def _representable(x: Array, dtype: str) -> Array:
     return round_to(np.where(np.isinf(x), x, np.clip(x, -highest, highest)), dtype)
 
 
-def _kinds(base: Tensors, graph: Graph, at: Witness) -> Iterator[tuple[str, Tensors]]:
+def _kinds(base: Tensors, graph: Graph, probe: Witness) -> Iterator[tuple[str, Tensors]]:
     for name, scale in SCALES.items():
         yield name, {k: x * scale for k, x in base.items()}
     yield "zeros", {k: x * 0.0 for k, x in base.items()}
 
     def along(axis: str, place: int, change: Callable[[Array], Array]) -> Tensors:
-        made = {k: x.copy() for k, x in base.items()}
+        copies = {k: x.copy() for k, x in base.items()}
         for t in graph.inputs:
             if axis in t.axes:
                 k = t.axes.index(axis)
-                rows = np.moveaxis(made[t.source], k, 0)
+                rows = np.moveaxis(copies[t.source], k, 0)
                 rows[place] = change(np.moveaxis(base[t.source], k, 0)[place])
-        return made
+        return copies
 
     for axis in dict.fromkeys(a for t in graph.inputs for a in t.axes):
-        yield f"zero at the end of {axis}", along(axis, at.lengths[axis] - 1, lambda x: x * 0.0)
+        yield f"zero at the end of {axis}", along(axis, probe.lengths[axis] - 1, lambda x: x * 0.0)
         yield f"needle at the start of {axis}", along(axis, 0, lambda x: x * 100.0)
     for k, x in base.items():
         if x.ndim:
@@ -188,8 +188,10 @@ class _Single(Reals):
 class _Emulated(Evaluator):
     """Evaluates a graph with the roundings of a kernel."""
 
-    def __init__(self, graph: Graph, at: Witness, inputs: Tensors, scalars: Mapping[str, Value], casts: bool) -> None:
-        super().__init__(_Single(len(next(iter(inputs.values())))), at, inputs, scalars)
+    def __init__(
+        self, graph: Graph, probe: Witness, inputs: Tensors, scalars: Mapping[str, Value], casts: bool
+    ) -> None:
+        super().__init__(_Single(len(next(iter(inputs.values())))), probe, inputs, scalars)
         narrow = {t.dtype for t in graph.inputs if DTYPES[t.dtype].bits <= 16}
         self._narrow = min(narrow) if not casts and len(narrow) == 1 else ""
 

@@ -109,19 +109,19 @@ class Heights(Elementwise):
         return parts[0]
 
     def number(self, value: Fraction) -> Value:
-        made = np.empty((), object)
-        made[()] = self.over(number(value.numerator), number(value.denominator))
-        return made
+        array = np.empty((), object)
+        array[()] = self.over(number(value.numerator), number(value.denominator))
+        return array
 
     def draw(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Value:
         return self.drawn(MAXIMUM if shape else "a number", (1, *shape))
 
     def drawn(self, owner: str, shape: tuple[int, ...]) -> Value:
         """Variables of their own."""
-        made = np.empty(shape, object)
-        for at in np.ndindex(shape):
-            made[at] = self.free(owner)
-        return made
+        values = np.empty(shape, object)
+        for index in np.ndindex(shape):
+            values[index] = self.free(owner)
+        return values
 
     def free(self, owner: str) -> Form:
         v = next(self._names)
@@ -167,13 +167,19 @@ class Heights(Elementwise):
         return a
 
     def _numerator(
-        self, exact: Poly | None, degree: float, height: float, terms: int, of: Sequence[Any], below: dict[Factor, int]
+        self,
+        exact: Poly | None,
+        degree: float,
+        height: float,
+        terms: int,
+        operands: Sequence[Any],
+        below: dict[Factor, int],
     ) -> Form:
         if exact is not None:
-            made = self.of(exact)
-            return Form(made.degree, made.height, 1, below, exact, made.roots)
-        roots = frozenset[int]().union(*(x.roots for x in of))
-        return Form(degree, height, terms, below, None, roots, frozenset[int]().union(*(x.exponents for x in of)))
+            exact_form = self.of(exact)
+            return Form(exact_form.degree, exact_form.height, 1, below, exact, exact_form.roots)
+        roots = frozenset[int]().union(*(x.roots for x in operands))
+        return Form(degree, height, terms, below, None, roots, frozenset[int]().union(*(x.exponents for x in operands)))
 
     def _neg(self, a: Form) -> Form:
         return self._mul(a, self.of(number(-1)))
@@ -252,8 +258,8 @@ class Heights(Elementwise):
         self.scales |= {g.numerator, g.denominator} - {1}
         result, left = self.over(number(g.numerator), number(g.denominator)), Fraction(f)
         for t, up in self._roots(top, below, left).items():
-            whole = self.over(variable(t), self.roots[t].bottom)
-            result = self._mul(result, whole) if up > 0 else self._divided(result, whole)
+            factor = self.over(variable(t), self.roots[t].bottom)
+            result = self._mul(result, factor) if up > 0 else self._divided(result, factor)
             left /= self.roots[t].scale ** up
         return self._mul(result, self._number_root(left))
 

@@ -83,16 +83,16 @@ def prove_equal(graph: Graph, other: Graph) -> Proof:
     """
     if len(graph.outputs) != len(other.outputs):
         return Proof(False, f"one has {len(graph.outputs)} outputs, the other {len(other.outputs)}")
-    mine = indexed_forms(graph)
-    if isinstance(mine, Unsupported):
-        return Proof(False, str(mine))
-    others = indexed_forms(other)
-    if isinstance(others, Unsupported):
-        return Proof(False, str(others))
+    ours = indexed_forms(graph)
+    if isinstance(ours, Unsupported):
+        return Proof(False, str(ours))
+    expected = indexed_forms(other)
+    if isinstance(expected, Unsupported):
+        return Proof(False, str(expected))
     for a, b in zip(graph.outputs, other.outputs, strict=True):
-        if [d.key for d in mine[a.name][1]] != [d.key for d in others[b.name][1]]:
+        if [d.key for d in ours[a.name][1]] != [d.key for d in expected[b.name][1]]:
             return Proof(False, f"output `{a.name}` has another shape")
-        if mine[a.name][0] != others[b.name][0]:
+        if ours[a.name][0] != expected[b.name][0]:
             return Proof(False, f"output `{a.name}` has another normal form")
     return Proof(True)
 
@@ -100,42 +100,42 @@ def prove_equal(graph: Graph, other: Graph) -> Proof:
 def indexed_forms(graph: Graph) -> dict[str, tuple[Form, tuple[Domain, ...]]] | Unsupported:
     """Each output by name: its form over the indices `@0`, `@1`, …, and the sizes of its dimensions; Unsupported, with
     the reason, where a value has no form."""
-    made = answered(_walked, graph)
-    if isinstance(made, Unsupported):
-        return made
+    values_walk = answered(_walked, graph)
+    if isinstance(values_walk, Unsupported):
+        return values_walk
     for out in graph.outputs:
-        if part := forms.depends_on_cuts(made.values[out.value].form):
+        if part := forms.depends_on_cuts(values_walk.values[out.value].form):
             return Unsupported(f"output `{out.name}` depends on how axes are cut, by `{part}`")
-    return made.outputs
+    return values_walk.outputs
 
 
 def lacks(graph: Graph, expression: Graph) -> list[Need] | Unsupported:
     """What outputs of a graph need to have a value, and those of an expression in the same order and names do not;
     Unsupported where a value of either has no form."""
-    mine = answered(_walked, graph)
-    if isinstance(mine, Unsupported):
-        return mine
-    theirs = answered(_walked, expression)
-    if isinstance(theirs, Unsupported):
-        return theirs
-    found: list[Need] = []
+    graph_walk = answered(_walked, graph)
+    if isinstance(graph_walk, Unsupported):
+        return graph_walk
+    expression_walk = answered(_walked, expression)
+    if isinstance(expression_walk, Unsupported):
+        return expression_walk
+    needs: list[Need] = []
     for a, b in zip(graph.outputs, expression.outputs, strict=True):
         if a.axes != b.axes:
             return Unsupported(f"output `{a.name}` has other axes")
-        found += lacking(mine.values[a.value].needs, theirs.values[b.value].needs)
-    return list(dict.fromkeys(found))
+        needs += lacking(graph_walk.values[a.value].needs, expression_walk.values[b.value].needs)
+    return list(dict.fromkeys(needs))
 
 
 def _walked(graph: Graph) -> _Walk:
     """A graph with the values of its steps; Unsupported where any form on the way grows too large."""
     graph_types(graph)
-    made = _Walk(graph)
-    made.values = tensors_of(graph, made.values, made)
+    values_walk = _Walk(graph)
+    values_walk.values = tensors_of(graph, values_walk.values, values_walk)
     for out in graph.outputs:
-        names = {a: f"@{n}" for n, a in enumerate(out.axes) if not made.single(a)}
-        form = forms.rename(made.values[out.value].form, names)
-        made.outputs[out.name] = form, tuple(made.domains[a] for a in out.axes)
-    return made
+        names = {a: f"@{n}" for n, a in enumerate(out.axes) if not values_walk.single(a)}
+        form = forms.rename(values_walk.values[out.value].form, names)
+        values_walk.outputs[out.name] = form, tuple(values_walk.domains[a] for a in out.axes)
+    return values_walk
 
 
 class _Walk:
@@ -149,8 +149,8 @@ class _Walk:
         self.outputs: dict[str, tuple[Form, tuple[Domain, ...]]] = {}
         for t in graph.inputs:
             variables = {a: {TILE: self.variable(a)} for a in t.axes}
-            whole = {a: (self.variable(a),) for a in t.axes}
-            self.values[t.name] = _Value(forms.element(t.source, [whole[a] for a in t.axes]), variables, whole)
+            indices = {a: (self.variable(a),) for a in t.axes}
+            self.values[t.name] = _Value(forms.element(t.source, [indices[a] for a in t.axes]), variables, indices)
 
     def single(self, axis: str) -> bool:
         """True for an axis of one element."""
@@ -162,51 +162,51 @@ class _Walk:
     def load(self, load: Load, kernel: Kernel, v: _Value) -> _Value:
         """A tile of a tensor: each index in parts."""
         tuples: dict[Index, Index] = {}
-        axes, whole = dict(v.axes), dict(v.whole)
-        for axis, mine in v.axes.items():
+        axes, indices = dict(v.axes), dict(v.whole)
+        for axis, own in v.axes.items():
             cuts = NOTHING if axis in load.whole else kernel.cuts(axis)
             parts = [p for p in (GRID, LOOP, TILE) if p in cuts or p == TILE]
             if self.single(axis):
                 axes[axis] = dict.fromkeys(parts, "0")
                 continue
-            if not cuts or set(mine) != {TILE}:
+            if not cuts or set(own) != {TILE}:
                 continue
             axes[axis] = {p: f"{axis}.{p}@{kernel.name}" for p in parts}
-            whole[axis] = tuple(axes[axis].values())
-            tuples[axis,] = whole[axis]
-        return replace(v, form=forms.rename(v.form, {}, tuples), axes=axes, whole=whole)
+            indices[axis] = tuple(axes[axis].values())
+            tuples[axis,] = indices[axis]
+        return replace(v, form=forms.rename(v.form, {}, tuples), axes=axes, whole=indices)
 
     def save(self, v: _Value) -> _Value:
         """A tensor in device memory: each index one variable again."""
-        tuples, axes, whole = {}, dict(v.axes), dict(v.whole)
-        for axis, mine in v.axes.items():
-            if TILE not in mine or self.single(axis):
-                axes[axis] = {TILE: "0"} if TILE in mine else mine
+        tuples, axes, indices = {}, dict(v.axes), dict(v.whole)
+        for axis, own in v.axes.items():
+            if TILE not in own or self.single(axis):
+                axes[axis] = {TILE: "0"} if TILE in own else own
                 continue
-            if set(mine.values()) != set(v.whole[axis]):
+            if set(own.values()) != set(v.whole[axis]):
                 raise Unsupported(f"a tensor has the tiles of axis `{axis}`, and not all of its parts")
             tuples[v.whole[axis]] = (axis,)
-            axes[axis], whole[axis] = {TILE: axis}, (axis,)
+            axes[axis], indices[axis] = {TILE: axis}, (axis,)
         form = forms.rename(v.form, {}, tuples)
         for axis in (a for t in tuples for a in tuples[t]):
             if form.free & {x for x in v.whole[axis] if x != axis}:
                 raise Unsupported(f"a tensor depends on how axis `{axis}` is cut")
-        return replace(v, form=form, axes=axes, whole=whole)
+        return replace(v, form=form, axes=axes, whole=indices)
 
     def node(self, node: Node, operands: Sequence[_Value]) -> _Value:
         """The value of an operator, with what it and its operands need."""
-        made = self.value(node, operands)
+        result = self.value(node, operands)
         needs = frozenset(n for v in operands for n in v.needs).union(*(self.demands(node, operands)))
         if OPS[node.op].kind != "map":
             needs = folded(needs, node.axis)
-        running = made.running and replace(made.running, needs=needs)
-        return replace(made, needs=needs, running=running)
+        running = result.running and replace(result.running, needs=needs)
+        return replace(result, needs=needs, running=running)
 
     def demands(self, node: Node, operands: Sequence[_Value]) -> Iterator[Iterable[Need]]:
         """What an operator needs itself, of whole axes, and what its number does."""
         name = node.function if node.op == "opaque" else "pow" if node.op == "power" else node.op
-        whole = {v.whole[a]: (a,) for v in operands for a in v.whole if len(v.whole[a]) > 1}
-        args = [forms.rename(v.form, {}, whole) for v in operands]
+        joined_indices = {v.whole[a]: (a,) for v in operands for a in v.whole if len(v.whole[a]) > 1}
+        args = [forms.rename(v.form, {}, joined_indices) for v in operands]
         if node.constant is not None:
             args.append(self.constant(node.constant))
             for x in walk(node.constant):
@@ -225,18 +225,18 @@ class _Walk:
             raise Unsupported(f"`{node.name}` folds a running maximum")
         form = multiply(*(v.form for v in operands)) if node.op == "matmul" else operands[0].form
         inner = replace(_joined(node, operands), form=form)
-        made = self.folded(node, inner)
-        return replace(made, running=self.running(node, inner)) if node.op == "acc_max" else made
+        result = self.folded(node, inner)
+        return replace(result, running=self.running(node, inner)) if node.op == "acc_max" else result
 
     def mapped(self, node: Node, operands: Sequence[_Value]) -> _Value:
         """A map; in the loop it reads what a running maximum is there, and behind it the last one."""
         there = [v.running or v for v in operands]
         if any(v.changes for v in operands):
             operands = there
-        made = replace(_joined(node, operands), form=self.map(node, [v.form for v in operands]))
+        result = replace(_joined(node, operands), form=self.map(node, [v.form for v in operands]))
         if operands is there or all(v.running is None for v in operands):
-            return made
-        return replace(made, running=self.mapped(node, there))
+            return result
+        return replace(result, running=self.mapped(node, there))
 
     def running(self, node: Node, v: _Value) -> _Value:
         """A number of which nothing is known for each iteration."""
@@ -254,22 +254,22 @@ class _Walk:
 
     def folded(self, node: Node, v: _Value) -> _Value:
         """A value without the parts of an axis that a node takes away: summed, or its largest."""
-        mine = v.axes[node.axis]
-        left = {p: x for p, x in mine.items() if p not in node.taken}
+        own = v.axes[node.axis]
+        left = {p: x for p, x in own.items() if p not in node.taken}
         axes = {a: left if a == node.axis else x for a, x in v.axes.items() if a != node.axis or left}
-        variables = {x: self.part(node.axis, x) for p, x in mine.items() if p in node.taken and x != "0"}
+        variables = {x: self.part(node.axis, x) for p, x in own.items() if p in node.taken and x != "0"}
         if OPS[node.op].reducer == "max":
             return replace(v, form=self.largest(node, v, variables), axes=axes)
-        complete = v.whole.get(node.axis, ()) == tuple(mine.values())
-        made = []
+        complete = v.whole.get(node.axis, ()) == tuple(own.values())
+        sums = []
         for t, c in v.form.terms:
             f = Form(((t, c),))
             if not variables.keys() <= t.free:
                 if not complete:
                     raise Unsupported(f"`{node.name}` sums over parts of axis `{node.axis}` what is the same in each")
                 f = multiply(f, forms.of_atom(Atom("one", "", (v.whole[node.axis],))))
-            made.append(forms.total(f, variables))
-        return replace(v, form=add(*made), axes=axes)
+            sums.append(forms.total(f, variables))
+        return replace(v, form=add(*sums), axes=axes)
 
     def largest(self, node: Node, v: _Value, variables: Mapping[str, Domain]) -> Form:
         """The maximum over variables; those of a whole axis that the value is free of do not count."""
@@ -280,8 +280,8 @@ class _Walk:
 
     def part(self, axis: str, variable: str) -> Domain:
         """What a variable runs over."""
-        whole = self.domains[axis]
-        return whole if variable == axis else Domain(variable, None, whole)
+        domain = self.domains[axis]
+        return domain if variable == axis else Domain(variable, None, domain)
 
     def map(self, node: Node, args: list[Form]) -> Form:
         """An elementwise operator on forms."""
@@ -310,16 +310,16 @@ class _Walk:
 def _joined(node: Node, operands: Sequence[_Value]) -> _Value:
     """The axes of a map of values; each axis has to be cut alike in all of them."""
     axes: dict[str, dict[str, str]] = {}
-    whole: dict[str, Index] = {}
+    indices: dict[str, Index] = {}
     for v in operands:
-        for axis, mine in v.axes.items():
+        for axis, own in v.axes.items():
             held = axes.setdefault(axis, {})
-            for p, x in mine.items():
+            for p, x in own.items():
                 if held.setdefault(p, x) != x:
                     raise Unsupported(f"`{node.name}` joins values that are cut differently along axis `{axis}`")
-            if whole.setdefault(axis, v.whole[axis]) != v.whole[axis]:
+            if indices.setdefault(axis, v.whole[axis]) != v.whole[axis]:
                 raise Unsupported(f"`{node.name}` joins values that are cut differently along axis `{axis}`")
-    return _Value(ONE, axes, whole)
+    return _Value(ONE, axes, indices)
 
 
 def _variables(e: Expr) -> list[Var]:

@@ -42,8 +42,8 @@ class Poly:
     @property
     def content(self) -> int:
         """The greatest common divisor of the coefficients, with the sign of the first."""
-        found = gcd(*(c for _, c in self.terms))
-        return -found if self.terms and self.terms[0][1] < 0 else found
+        divisor = gcd(*(c for _, c in self.terms))
+        return -divisor if self.terms and self.terms[0][1] < 0 else divisor
 
     @property
     def variables(self) -> frozenset[int]:
@@ -52,21 +52,21 @@ class Poly:
     def divided(self, by: int) -> Poly:
         return Poly(tuple((m, c // by) for m, c in self.terms))
 
-    def weight(self, of: Mapping[int, float]) -> float:
+    def weight(self, weights: Mapping[int, float]) -> float:
         """log₂ of the sum of the absolute values of its coefficients, where variables have weights."""
-        return log2(sum(abs(c) * 2 ** sum(of.get(v, 0.0) * e for v, e in m) for m, c in self.terms) or 1)
+        return log2(sum(abs(c) * 2 ** sum(weights.get(v, 0.0) * e for v, e in m) for m, c in self.terms) or 1)
 
-    def total_degree(self, of: Mapping[int, float]) -> float:
+    def total_degree(self, degrees: Mapping[int, float]) -> float:
         """The degree, where variables have other degrees than 1."""
-        return max((sum(of.get(v, 1.0) * e for v, e in m) for m, _ in self.terms), default=0.0)
+        return max((sum(degrees.get(v, 1.0) * e for v, e in m) for m, _ in self.terms), default=0.0)
 
     def coefficients(self, some: frozenset[int]) -> dict[Monomial, Poly]:
         """As a polynomial in some of its variables: the monomials in them with their coefficients."""
-        found: dict[Monomial, list[tuple[Monomial, int]]] = {}
+        terms_of: dict[Monomial, list[tuple[Monomial, int]]] = {}
         for m, c in self.terms:
             key = tuple(x for x in m if x[0] in some)
-            found.setdefault(key, []).append((tuple(x for x in m if x[0] not in some), c))
-        return {k: Poly(tuple(sorted(t))) for k, t in found.items()}
+            terms_of.setdefault(key, []).append((tuple(x for x in m if x[0] not in some), c))
+        return {k: Poly(tuple(sorted(t))) for k, t in terms_of.items()}
 
     def at(self, values: Mapping[int, Array], modulus: int) -> Array:
         """Its values modulo a prime at many points."""
@@ -90,12 +90,12 @@ def variable(index: int) -> Poly:
 
 def collected(terms: Iterable[tuple[Monomial, int]]) -> Poly | None:
     """The polynomial of terms in any order; None of too many."""
-    found: dict[Monomial, int] = {}
+    coefficients: dict[Monomial, int] = {}
     for m, c in terms:
-        found[m] = found.get(m, 0) + c
-    if len(found) > TERMS:
+        coefficients[m] = coefficients.get(m, 0) + c
+    if len(coefficients) > TERMS:
         return None
-    return Poly(tuple(sorted((m, c) for m, c in found.items() if c)))
+    return Poly(tuple(sorted((m, c) for m, c in coefficients.items() if c)))
 
 
 def _times(a: Monomial, b: Monomial) -> Monomial:
@@ -145,16 +145,16 @@ class Ring:
 def rank(rows: Sequence[Sequence[int]], modulus: int) -> int:
     """The rank of a matrix modulo a prime."""
     left = [[x % modulus for x in row] for row in rows]
-    found = 0
+    pivots = 0
     for column in range(len(left[0]) if left else 0):
-        pivot = next((k for k in range(found, len(left)) if left[k][column]), None)
+        pivot = next((k for k in range(pivots, len(left)) if left[k][column]), None)
         if pivot is None:
             continue
-        left[found], left[pivot] = left[pivot], left[found]
-        by = pow(left[found][column], -1, modulus)
-        left[found] = [x * by % modulus for x in left[found]]
-        for k in range(found + 1, len(left)):
+        left[pivots], left[pivot] = left[pivot], left[pivots]
+        by = pow(left[pivots][column], -1, modulus)
+        left[pivots] = [x * by % modulus for x in left[pivots]]
+        for k in range(pivots + 1, len(left)):
             if by := left[k][column]:
-                left[k] = [(x - by * y) % modulus for x, y in zip(left[k], left[found], strict=True)]
-        found += 1
-    return found
+                left[k] = [(x - by * y) % modulus for x, y in zip(left[k], left[pivots], strict=True)]
+        pivots += 1
+    return pivots

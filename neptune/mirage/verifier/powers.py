@@ -39,15 +39,15 @@ PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47)
 
 def power(f: Form, e: Fraction) -> Form:
     """A form to a rational power (of a negative number: none but an integer one)."""
-    whole = floor(e)
-    if whole == e and e >= 0:
-        return multiply(*[f] * whole)
+    integer = floor(e)
+    if integer == e and e >= 0:
+        return multiply(*[f] * integer)
     if not f.terms:
         if e < 0:
             raise Unsupported("it divides by 0")
         return ZERO
     if e > 1:
-        return multiply(*[f] * whole, power(f, e - whole))
+        return multiply(*[f] * integer, power(f, e - integer))
     return _of_term(*f.terms[0], e) if len(f.terms) == 1 else _of_sum(f, e)
 
 
@@ -109,15 +109,15 @@ def _root_of_factor(a: Atom, p: Fraction, e: Fraction) -> Form:
 
 def _root(c: Fraction, e: Fraction) -> Form:
     """A positive number to a power, by its small prime factors."""
-    made = ONE
+    factors = ONE
     for n, sign in ((c.numerator, 1), (c.denominator, -1)):
         for prime in PRIMES:
             while n % prime == 0:
                 n //= prime
-                made = multiply(made, _factor(Atom("number", str(prime)), sign * e))
+                factors = multiply(factors, _factor(Atom("number", str(prime)), sign * e))
         if n > 1:
-            made = multiply(made, _factor(Atom("number", str(n)), sign * e))
-    return made
+            factors = multiply(factors, _factor(Atom("number", str(n)), sign * e))
+    return factors
 
 
 def _pieces(term: Term) -> Factors:
@@ -127,12 +127,12 @@ def _pieces(term: Term) -> Factors:
     groups: list[tuple[frozenset[str], list[tuple[Atom, Fraction]]]] = []
     alone = []
     for a, p in factors:
-        if not (mine := a.free & bound.keys()):
+        if not (bound_in := a.free & bound.keys()):
             alone.append((a, p))
             continue
-        together = [g for g in groups if g[0] & mine]
-        groups = [g for g in groups if not g[0] & mine]
-        groups.append((mine.union(*(g[0] for g in together)), [(a, p), *(x for g in together for x in g[1])]))
+        together = [g for g in groups if g[0] & bound_in]
+        groups = [g for g in groups if not g[0] & bound_in]
+        groups.append((bound_in.union(*(g[0] for g in together)), [(a, p), *(x for g in together for x in g[1])]))
     sums = (product(Fraction(1), {v: bound[v] for v in sorted(vs)}, inside) for vs, inside in groups)
     return (*alone, *((Atom("base", "", (), (f,)), Fraction(1)) for f in sums))
 
@@ -197,14 +197,14 @@ def _without(f: Form, common: Factors) -> Form:
     """A form divided by factors that all of its terms have."""
     gone = {a: p for a, p in common if a.kind != "exp"}
     exps = [(a, -p) for a, p in common if a.kind == "exp"]
-    made = []
+    terms = []
     for t, c in f.terms:
         left = []
         for a, p in t.factors:
             q = gone.get(a, Fraction(0))
             left.append((a, p - q if (q > 0) == (p > 0) else p))
-        made.append(product(c, dict(t.bound), [*((a, p) for a, p in left if p), *exps]))
-    return add(*made)
+        terms.append(product(c, dict(t.bound), [*((a, p) for a, p in left if p), *exps]))
+    return add(*terms)
 
 
 def _sign(f: Form) -> int:

@@ -83,9 +83,9 @@ class Counterexample:
     seed: int
 
     def __str__(self) -> str:
-        at = ", ".join(f"{a} = {n}" for a, n in self.lengths.items())
+        lengths = ", ".join(f"{a} = {n}" for a, n in self.lengths.items())
         element = f"{self.output}[{', '.join(map(str, self.index))}]"
-        return f"{element} is {self.got:.6g} and has to be {self.expected:.6g}, at {at} (seed {self.seed})"
+        return f"{element} is {self.got:.6g} and has to be {self.expected:.6g}, at {lengths} (seed {self.seed})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,25 +182,27 @@ class Verifier:
 
     def verdict(self, graph: Graph) -> Verdict:
         """What all tiers say of a graph."""
-        found = self._fitted(graph)
-        if isinstance(found, ExpressionError | Unsupported):
-            text = found.text if isinstance(found, ExpressionError) else found.why
-            why = f"{found.asked}: {found.wrong}" if isinstance(found, ExpressionError) else text
+        fitted = self._fitted(graph)
+        if isinstance(fitted, ExpressionError | Unsupported):
+            text = fitted.text if isinstance(fitted, ExpressionError) else fitted.why
+            why = f"{fitted.asked}: {fitted.wrong}" if isinstance(fitted, ExpressionError) else text
             return Verdict(False, False, (Tier("graph", REJECTED, text),), graph, why=why)
-        (order, mine), *others = found
-        first = self._first(mine)
+        (order, first_graph), *others = fitted
+        first = self._first(first_graph)
         while others and first.outcome != ACCEPTED:
-            (order, mine), *others = others
-            first = self._first(mine)
-        return replace(self._decided(mine, first), order=order)
+            (order, first_graph), *others = others
+            first = self._first(first_graph)
+        return replace(self._decided(first_graph, first), order=order)
 
     def _fitted(self, graph: Graph) -> list[tuple[tuple[int, ...], Graph]] | ExpressionError | Unsupported:
         """A graph in the expression's words by the orders of its outputs, or why it is no graph of the expression."""
         fitted = fault(graph) or aligned(graph, self.expression)
         if isinstance(fitted, ExpressionError | Unsupported):
             return fitted
-        found = orders(fitted, self.expression)
-        return found if isinstance(found, Unsupported) else [(o, ordered(fitted, self.expression, o)) for o in found]
+        fitting = orders(fitted, self.expression)
+        return (
+            fitting if isinstance(fitting, Unsupported) else [(o, ordered(fitted, self.expression, o)) for o in fitting]
+        )
 
     def _decided(self, graph: Graph, first: Tier) -> Verdict:
         floats, counterexample = self._floats(graph)
@@ -237,37 +239,37 @@ class Verifier:
     def _first(self, graph: Graph) -> Tier:
         def run() -> Tier:
             outcome = self.candidates.outcome(graph)
-            said = ACCEPTED if outcome.accepted else UNDECIDED if outcome.why == FEW else REJECTED
-            return Tier("fields", said, str(outcome), outcome.draws, (self.seed,))
+            verdict = ACCEPTED if outcome.accepted else UNDECIDED if outcome.why == FEW else REJECTED
+            return Tier("fields", verdict, str(outcome), outcome.draws, (self.seed,))
 
         return _timed("fields", run)
 
     def _elsewhere(self, graph: Graph) -> Tier:
         """Draws of the fields at sizes that are drawn from the graph: what is not proved may be right at some only."""
-        for at in drawn(self.expression, _of_graphs(graph, self.expression, self.seed)):
-            outcome = Candidates(self.expression, draws=ENOUGH, seed=self.seed, at=at).outcome(graph)
+        for probe in drawn(self.expression, _of_graphs(graph, self.expression, self.seed)):
+            outcome = Candidates(self.expression, draws=ENOUGH, seed=self.seed, probe=probe).outcome(graph)
             if not outcome.accepted and outcome.why != FEW:
-                return Tier("sizes", REJECTED, f"{outcome}, at {at}", outcome.draws, (self.seed,))
+                return Tier("sizes", REJECTED, f"{outcome}, at {probe}", outcome.draws, (self.seed,))
         return Tier("sizes", ACCEPTED, "agrees at two sets of sizes that are drawn", ENOUGH, (self.seed,))
 
     def _floats(self, graph: Graph) -> tuple[Tier, Counterexample | None]:
         start = time.perf_counter()
-        found = counterexample(graph, self.expression, self.seed)
-        if isinstance(found, Unevaluated):
-            return Tier("float64", UNDECIDED, str(found), seconds=time.perf_counter() - start), None
+        different = counterexample(graph, self.expression, self.seed)
+        if isinstance(different, Unevaluated):
+            return Tier("float64", UNDECIDED, str(different), seconds=time.perf_counter() - start), None
         count = INSTANCES * (len(LENGTHS) + 2)
-        text = f"agrees on {count} instances" if found is None else "differs"
-        said = ACCEPTED if found is None else REJECTED
-        return Tier("float64", said, text, count, (self.seed,), seconds=time.perf_counter() - start), found
+        text = f"agrees on {count} instances" if different is None else "differs"
+        verdict = ACCEPTED if different is None else REJECTED
+        return Tier("float64", verdict, text, count, (self.seed,), seconds=time.perf_counter() - start), different
 
     def _by_numbers(self, graph: Graph) -> bool:
         """True where a graph is proved, and lengths that float64 took are not what the sizes say."""
         return not linked(self.expression, witness(self.expression)) and prove_equal(graph, self.expression).proved
 
     def _bound(self, graph: Graph) -> Tier:
-        found = check(self.expression, graph, seed=self.seed + 1)
-        said = ACCEPTED if found.accepted else REJECTED if found.counted else UNDECIDED
-        return Tier("bound", said, str(found), found.draws, (self.seed + 1,), found.log)
+        checked = check(self.expression, graph, seed=self.seed + 1)
+        verdict = ACCEPTED if checked.accepted else REJECTED if checked.counted else UNDECIDED
+        return Tier("bound", verdict, str(checked), checked.draws, (self.seed + 1,), checked.log)
 
     def _exactly(self, graph: Graph) -> Iterator[Tier]:
         """Exact checks of the graph's definitions, and of what it was compiled to."""
@@ -285,11 +287,11 @@ class Verifier:
 
     def _gate(self, graph: Graph) -> Tier:
         """The gate of what a graph is lowered to, with its casts and its repairs; else of the graph."""
-        made, how = self._lowered(graph)
-        found = gate(made, self.expression, seed=self.seed, safe=self.safe, casts=made is not graph)
-        if isinstance(found, Unevaluated):
-            return Tier("gate", UNDECIDED, str(found))
-        return Tier("gate", ACCEPTED if found.passed else REJECTED, f"{found}{how}", seeds=(self.seed,))
+        lowered, how = self._lowered(graph)
+        result = gate(lowered, self.expression, seed=self.seed, safe=self.safe, casts=lowered is not graph)
+        if isinstance(result, Unevaluated):
+            return Tier("gate", UNDECIDED, str(result))
+        return Tier("gate", ACCEPTED if result.passed else REJECTED, f"{result}{how}", seeds=(self.seed,))
 
     def _lowered(self, graph: Graph) -> tuple[Graph, str]:
         """The graph of what a graph is lowered to, or the graph, and which it is."""
@@ -297,10 +299,10 @@ class Verifier:
             return graph, ""
         low = lowered_or_why(graph, self.program, self.safe)
         back = low if isinstance(low, NeptuneError) else graph_or_why(low.definitions)
-        made = aligned(back, self.expression) if isinstance(back, Graph) else Unsupported(str(back))
-        if isinstance(made, Unsupported):
-            return graph, f"; it is not lowered: {made.why.splitlines()[0]}"
-        return made, ", as it is lowered"
+        aligned_graph = aligned(back, self.expression) if isinstance(back, Graph) else Unsupported(str(back))
+        if isinstance(aligned_graph, Unsupported):
+            return graph, f"; it is not lowered: {aligned_graph.why.splitlines()[0]}"
+        return aligned_graph, ", as it is lowered"
 
 
 def counterexample(graph: Graph, expression: Graph, seed: int = 0) -> Counterexample | Unevaluated | None:
@@ -309,15 +311,15 @@ def counterexample(graph: Graph, expression: Graph, seed: int = 0) -> Counterexa
     Inputs, sizes and outputs correspond by name. Unevaluated where one of them has no value in float64.
     """
     others = drawn(expression, _of_graphs(graph, expression, seed))
-    for at in (*(witness(expression, lengths, kept) for lengths, kept in LENGTHS), *others):
-        inputs, scalars = _inputs(expression, at, np.random.default_rng((seed, 0xF64)))
+    for probe in (*(witness(expression, lengths, kept) for lengths, kept in LENGTHS), *others):
+        inputs, scalars = _inputs(expression, probe, np.random.default_rng((seed, 0xF64)))
         with np.errstate(all="ignore"):
-            both = Evaluator(Defined(INSTANCES), at, inputs, scalars).paired(expression, graph)
+            both = Evaluator(Defined(INSTANCES), probe, inputs, scalars).paired(expression, graph)
         if isinstance(both, Unevaluated):
             return both
         for name, (expected, got) in both.items():
             if (index := _difference(expected, got)) is not None:
-                return Counterexample(name, index[1:], float(expected[index]), float(got[index]), at.lengths, seed)
+                return Counterexample(name, index[1:], float(expected[index]), float(got[index]), probe.lengths, seed)
     return None
 
 
@@ -326,9 +328,9 @@ def _of_graphs(graph: Graph, expression: Graph, seed: int) -> np.random.Generato
     return np.random.default_rng((seed, zlib.crc32(repr((graph.steps, expression.steps)).encode())))
 
 
-def _inputs(expression: Graph, at: Witness, rng: np.random.Generator) -> tuple[dict[str, Array], dict[str, Array]]:
+def _inputs(expression: Graph, probe: Witness, rng: np.random.Generator) -> tuple[dict[str, Array], dict[str, Array]]:
     """Inputs and scalars by instance: normal numbers, the same without their signs, and small integers."""
-    inputs, scalars = draw_inputs(Reals(INSTANCES), expression, at, rng)
+    inputs, scalars = draw_inputs(Reals(INSTANCES), expression, probe, rng)
     kinds = np.arange(INSTANCES) % 4
     for k, x in inputs.items():
         kind = kinds.reshape(-1, *(1,) * (x.ndim - 1))
@@ -367,10 +369,10 @@ def _of_definitions(graph: Graph, program: Program, seed: int, safe: bool) -> Ti
     Rewritten products and sums are not what they were at infinities: x·(w + v) is no number where x·w + x·v is -inf.
     The gate asks for a finite result where the true one is.
     """
-    made = lowered_or_why(graph, program, safe)
-    if isinstance(made, NeptuneError):
-        return _of_report(made)
-    check = partial(exact_report, program, made.definitions, draws=EXACT_DRAWS, seed=seed)
+    low = lowered_or_why(graph, program, safe)
+    if isinstance(low, NeptuneError):
+        return _of_report(low)
+    check = partial(exact_report, program, low.definitions, draws=EXACT_DRAWS, seed=seed)
     report = check()
     if isinstance(report, ExactReport) and report.verdict == REJECTED:
         report = check(finite=frozenset(b.name for b in program.inputs))

@@ -67,10 +67,10 @@ class Witness:
 
     def cut(self, axis: str, by: frozenset[str]) -> Cut:
         """The axis, cut by "grid", "loop", both or neither."""
-        found = self._cuts.get((axis, by))
-        if found is None:
-            found = self._cuts[axis, by] = _cut(self.lengths[axis], by)
-        return found
+        known = self._cuts.get((axis, by))
+        if known is None:
+            known = self._cuts[axis, by] = _cut(self.lengths[axis], by)
+        return known
 
 
 def _cut(length: int, by: frozenset[str]) -> Cut:
@@ -99,36 +99,36 @@ def witness(reference: Graph, lengths: Sequence[int] = FOLDED, kept: int = KEPT)
     others are, and the size is a number that has nothing to do with it (`linked`).
     """
     last: dict[str, int] = {}
-    for at, step in enumerate(reference.steps):
+    for place, step in enumerate(reference.steps):
         for node in step.nodes if isinstance(step, Kernel) else (step,):
             if folds(node):
-                last[node.axis] = at
+                last[node.axis] = place
     folded = sorted(last, key=lambda axis: -last[axis])
     free = iter((*lengths, *range(max(lengths) + 1, max(lengths) + 1 + len(folded))))
-    found: dict[Expr, int] = {}
+    lengths_of: dict[Expr, int] = {}
     for axis in (*folded, *(a for a in reference.axes if a not in last)):
         size = reference.axes[axis]
-        if size not in found and isinstance(size, Var):
-            found[size] = next(free) if axis in last else kept
-    sizes = {e.name: n for e, n in found.items() if isinstance(e, Var)}
+        if size not in lengths_of and isinstance(size, Var):
+            lengths_of[size] = next(free) if axis in last else kept
+    sizes = {e.name: n for e, n in lengths_of.items() if isinstance(e, Var)}
     for axis in (*folded, *reference.axes):
         size = reference.axes[axis]
-        if size not in found:
-            found[size] = _linked(size, sizes) or (next(free) if axis in last else kept)
-    return Witness({axis: found[size] for axis, size in reference.axes.items()})
+        if size not in lengths_of:
+            lengths_of[size] = _linked(size, sizes) or (next(free) if axis in last else kept)
+    return Witness({axis: lengths_of[size] for axis, size in reference.axes.items()})
 
 
 def _linked(size: Expr, sizes: Mapping[str, int]) -> int | None:
     """The length that a size has by its value, None where that is not known or too large."""
-    of = variables(size)
-    value = evaluate_size(size, sizes) if of <= sizes.keys() else 0
-    return value if 1 <= value <= (LINKED if of else MOST) else None
+    symbols = variables(size)
+    value = evaluate_size(size, sizes) if symbols <= sizes.keys() else 0
+    return value if 1 <= value <= (LINKED if symbols else MOST) else None
 
 
-def linked(reference: Graph, at: Witness) -> bool:
+def linked(reference: Graph, probe: Witness) -> bool:
     """True where each axis is as long as its size says."""
-    sizes = size_scalars(reference, at.lengths)
-    return all(isinstance(e, Var) or _linked(e, sizes) == at.lengths[a] for a, e in reference.axes.items())
+    sizes = size_scalars(reference, probe.lengths)
+    return all(isinstance(e, Var) or _linked(e, sizes) == probe.lengths[a] for a, e in reference.axes.items())
 
 
 def drawn(reference: Graph, rng: np.random.Generator) -> Iterator[Witness]:
@@ -144,23 +144,23 @@ def folds(node: Node) -> bool:
 
 
 def draw_inputs(
-    numbers: Drawing, graph: Graph, at: Witness, rng: np.random.Generator
+    numbers: Drawing, graph: Graph, probe: Witness, rng: np.random.Generator
 ) -> tuple[dict[str, Value], dict[str, Value]]:
     """Inputs by buffer and the scalars in constants. Scalars that are the size of an axis are numbers, others drawn."""
-    inputs = {name: numbers.draw(rng, shape) for name, shape in drawn_shapes(graph, at).items()}
-    sizes = size_scalars(graph, at.lengths)
+    inputs = {name: numbers.draw(rng, shape) for name, shape in drawn_shapes(graph, probe).items()}
+    sizes = size_scalars(graph, probe.lengths)
     names = {v for n in nodes(graph) if n.constant is not None for v in variables(n.constant)}
     names |= {s.name for s in graph.scalars} | set(sizes)
     scalars = {n: numbers.number(Fraction(sizes[n])) if n in sizes else numbers.draw(rng, ()) for n in sorted(names)}
     return inputs, scalars
 
 
-def drawn_shapes(graph: Graph, at: Witness) -> dict[str, tuple[int, ...]]:
+def drawn_shapes(graph: Graph, probe: Witness) -> dict[str, tuple[int, ...]]:
     """The shape of each buffer: each use reads the beginning, as far as its own axes go."""
     shapes: dict[str, tuple[int, ...]] = {}
     for t in graph.inputs:
-        mine = tuple(at.lengths[a] for a in t.axes)
-        shapes[t.source] = tuple(map(max, mine, shapes.get(t.source, mine)))
+        own = tuple(probe.lengths[a] for a in t.axes)
+        shapes[t.source] = tuple(map(max, own, shapes.get(t.source, own)))
     return shapes
 
 
