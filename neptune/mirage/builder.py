@@ -15,10 +15,10 @@ which names the operator and the axis.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from neptune.boundary import public
 from neptune.errors import ExpressionError, unless_refused
@@ -61,7 +61,7 @@ def _infix(op: str, by: Callable[[Value, Number], Value]) -> Callable[[Value, Va
 class Value:
     """A value of a graph or of one of its kernels, by its name there. Operators and methods make nodes of it."""
 
-    scope: _Scope
+    scope: _Scope[Any]
     name: str
 
     @public
@@ -148,14 +148,21 @@ class Value:
         return self.scope.node("acc_rescaled", self, running, axis=self.scope.loop, constant=_number(degree))
 
 
-class _Scope:
-    """What values are made in: a graph, or a kernel of it. `chain` holds the nodes that are made at present."""
+T = TypeVar("T")
+
+
+class _Scope(Generic[T]):
+    """What values are made in: a graph, or a kernel of it. `chain` holds the nodes that are made at present.
+
+    `types` has the types of all values by name.
+    """
 
     loop = ""
 
     def __init__(self, what: str) -> None:
         self.what = what
         self.chain: list[Node] = []
+        self.types: dict[str, T] = {}
 
     def node(self, op: str, *operands: Value, **fields: Any) -> Value:
         """A node more, called like its operator."""
@@ -166,39 +173,30 @@ class _Scope:
                 f"`{stranger.name}` is a value of {stranger.scope.what}",
                 hint="kernel.load(tensor) for what a kernel reads, kernel.save(name, value) for what others read of it",
             )
-        node = Node(fresh_name(self.names, op), op, tuple(x.name for x in operands), **fields)
-        self.check(node)
+        node = Node(fresh_name(self.types, op), op, tuple(x.name for x in operands), **fields)
+        self.types[node.name] = unless_refused(self.typed(node))
         self.chain.append(node)
         return Value(self, node.name)
 
     def renamed(self, value: Value, name: str) -> Value:
-        if name in self.names or not self.chain or self.chain[-1].name != value.name:
-            wrong = "another value has its name" if name in self.names else "it is not what was made last"
+        if name in self.types or not self.chain or self.chain[-1].name != value.name:
+            wrong = "another value has its name" if name in self.types else "it is not what was made last"
             raise ExpressionError(f"calling `{value.name}` of {self.what} `{name}`", wrong)
         self.chain[-1] = replace(self.chain[-1], name=name)
-        self.forget(value.name)
-        self.check(self.chain[-1])
+        self.types[name] = self.types.pop(value.name)
         return Value(self, name)
 
-    @property
-    def names(self) -> Collection[str]:
-        """The names that are taken."""
-        raise NotImplementedError
-
-    def check(self, node: Node) -> None:
-        """Work out the type of a node, which must be valid."""
-        raise NotImplementedError
-
-    def forget(self, name: str) -> None:
+    def typed(self, node: Node) -> T | ExpressionError:
+        """The type of a node, or what is wrong with it."""
         raise NotImplementedError
 
 
-class KernelBuilder(_Scope):
+class KernelBuilder(_Scope[Typed]):
     """A kernel in a graph: loads, then nodes and threads, then saves."""
 
     def __init__(self, graph: GraphBuilder, kernel: Kernel) -> None:
         super().__init__(f"kernel `{kernel.name}`")
-        self.graph, self.kernel, self.types = graph, kernel, dict[str, Typed]()
+        self.graph, self.kernel = graph, kernel
         self.loop = kernel.loop or ""
 
     @public
@@ -238,24 +236,17 @@ class KernelBuilder(_Scope):
         self.kernel = replace(self.kernel, body=(*self.kernel.body, *self.chain))
         self.chain = []
 
-    @property
-    def names(self) -> Collection[str]:
-        return self.types
-
-    def check(self, node: Node) -> None:
-        self.types[node.name] = unless_refused(kernel_node(node, self.kernel, self.types))
-
-    def forget(self, name: str) -> None:
-        del self.types[name]
+    def typed(self, node: Node) -> Typed | ExpressionError:
+        return kernel_node(node, self.kernel, self.types)
 
 
-class GraphBuilder(_Scope):
+class GraphBuilder(_Scope[Type]):
     """A graph; see the module. Sizes of axes are names of symbols, numbers or expressions."""
 
     @public
     def __init__(self, name: str, /, **axes: str | Number) -> None:
         super().__init__("the graph")
-        self.name, self.types = name, dict[str, Type]()
+        self.name = name
         self.axes = {a: Var(n) if isinstance(n, str) else as_expr(n) for a, n in axes.items()}
         self.scalars: tuple[Scalar, ...] = ()
         self.inputs: list[Tensor] = []
@@ -337,12 +328,5 @@ class GraphBuilder(_Scope):
             raise ExpressionError(request, f"the graph has no axis `{unknown}`", legal=list(self.axes))
         return labels
 
-    @property
-    def names(self) -> Collection[str]:
-        return self.types
-
-    def check(self, node: Node) -> None:
-        self.types[node.name] = unless_refused(library_node(node, self.types))
-
-    def forget(self, name: str) -> None:
-        del self.types[name]
+    def typed(self, node: Node) -> Type | ExpressionError:
+        return library_node(node, self.types)

@@ -349,7 +349,7 @@ class _Reader(Json):
         halfway = next((a for a in uncut if a in by_grid | by_loop), None)
         if halfway is not None:
             self.fail(f"axis `{halfway}` is cut by the grid and by the loop, and here by one of them alone")
-        name = fresh_name(block.kernel.names, tensor.value.name)
+        name = fresh_name(block.kernel.types, tensor.value.name)
         value = block.kernel.load(tensor.value, " ".join(dict.fromkeys(uncut)), name)
         dims = list(tensor.dims)
         if block.rounds and loop >= 0:

@@ -31,7 +31,6 @@ from neptune.mirage.lower import Lowered, lowered_or_why
 from neptune.mirage.lowering.safe import without_maxima
 from neptune.mirage.order import ordered
 from neptune.mirage.reference import reference
-from neptune.mirage.search import Progress as Searched
 from neptune.mirage.search import Search, search
 from neptune.mirage.splits import splits
 from neptune.mirage.types import graph_types, kernel_types
@@ -163,10 +162,11 @@ class Optimizer(Iterator[Candidate]):
             self._outcomes[id(graph)] = outcome
         return outcome.accepted
 
-    def _told(self, progress: Searched) -> None:
+    def _told(self, search: Search) -> None:
         assert self._progress is not None
         us = min((c.cost.us for c in self.candidates), default=None)
-        self._progress(Progress(progress.states, progress.tries, self.search.found, us, progress.seconds))
+        counts = search.counts
+        self._progress(Progress(counts.states, counts.tries, search.found, us, search.seconds))
 
     @property
     def best(self) -> list[Candidate]:

@@ -49,17 +49,6 @@ class Found:
 
 
 @dataclass
-class Progress:
-    """How far a search is."""
-
-    operators: int
-    states: int
-    tries: int
-    found: int
-    seconds: float
-
-
-@dataclass
 class _Solved:
     """A problem as far as it was searched: solutions by number of operators. `further`: the first ones did not do."""
 
@@ -95,7 +84,7 @@ class Search(Iterator[Found]):
         deadline: float | None,
         prunes: frozenset[str],
         accept: Callable[[Graph], bool] | None,
-        progress: Callable[[Progress], None] | None,
+        progress: Callable[[Search], None] | None,
     ) -> None:
         self.reference = graph
         self.bounds = bounds
@@ -236,8 +225,7 @@ class Search(Iterator[Found]):
             self.lost += result.lost
             self._whole &= result.whole
             if self._progress is not None:
-                c = self.counts
-                self._progress(Progress(size, c.states, c.tries, self.found, self.seconds))
+                self._progress(self)
             yield from result.solutions
 
     def _late(self) -> bool:
@@ -287,7 +275,7 @@ def search(
     deadline: float | None = None,
     prune: bool | frozenset[str] = True,
     accept: Callable[[Graph], bool] | None = None,
-    progress: Callable[[Progress], None] | None = None,
+    progress: Callable[[Search], None] | None = None,
 ) -> Search:
     """The graphs within `bounds` that compute what `graph` does by the axioms, fewest operators first.
 

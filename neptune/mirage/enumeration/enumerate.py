@@ -135,7 +135,7 @@ class _Run:
         v = values[n]
         bit = 1 << n
         unary, refused = t.unary(v)
-        out: list[Candidate] = [(r, bit, op, (n,)) for op, r in unary]
+        out: list[Candidate] = [(r, bit, op, (n,)) for op, r, _ in unary]
         row = t.pairs[v]
         for m in range(n):
             u = values[m]
@@ -239,7 +239,7 @@ class _Run:
         values = self.values
         v = values[n]
         if not others:
-            for op in t.goal_unary(v):
+            for op, _ in t.goal_unary(v):
                 self.finish((*self.chain, (op, (n,))), (*values, t.goal))
             partners = range(n)
         elif others & (others - 1):

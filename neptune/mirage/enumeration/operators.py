@@ -7,7 +7,7 @@ A *problem* is one kernel to be found: tensors to load, targets, the loop and th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
@@ -23,6 +23,12 @@ PRUNES = frozenset({"expression", "duplicate", "unused"})
 """What a search leaves out, by names; docs/mirage.md says why and what is lost."""
 Key: TypeAlias = tuple[int, int, int]
 """Form, parts of axes and phase of a value."""
+Result: TypeAlias = tuple[int, Key, bool]
+"""An operator by its number, what it makes, and whether its operands are swapped."""
+Admitted: TypeAlias = tuple[tuple[tuple[int, int, bool], ...], int]
+"""The operators with the values that may be part of a target, and how many others the expression has refused."""
+Makers: TypeAlias = tuple[tuple[int, bool], ...]
+"""Operators by their numbers, and whether their operands are swapped."""
 
 
 class Operator(NamedTuple):
@@ -71,7 +77,7 @@ class Table:
         self.cuts = [cut(a, problem.loop, problem.splits) for a in problem.axes]
         self.operators: list[Operator] = list(_operators(problem))
         self._binary = [(n, op) for n, op in enumerate(self.operators) if _reads_two(op)]
-        self._ids: dict[tuple[int, int, int], int] = {}
+        self._ids: dict[Key, int] = {}
         self.form: list[int] = []
         self.free: list[int] = []
         self.phase: list[int] = []
@@ -79,10 +85,10 @@ class Table:
         self.features: list[int] = []
         self.is_target: list[bool] = []
         self.present: list[bool] = []
-        self.pairs: list[dict[int, tuple[tuple[tuple[int, int, bool], ...], int]]] = []
-        self._unary: list[tuple[tuple[tuple[int, int], ...], int] | None] = []
-        self._goal_unary: dict[int, tuple[int, ...]] = {}
-        self._goal_pair: dict[tuple[int, int], tuple[tuple[int, bool], ...]] = {}
+        self.pairs: list[dict[int, Admitted]] = []
+        self._unary: list[Admitted | None] = []
+        self._goal_unary: dict[int, Makers] = {}
+        self._goal_pair: dict[tuple[int, int], Makers] = {}
         self._joined: dict[tuple[int, int], int] = {}
         self._needs: dict[int, int] = {}
         self._wanted = [(Target(self.algebra, self.algebra.read(t.form)), t.free) for t in problem.targets]
@@ -127,57 +133,53 @@ class Table:
 
     # -- what operators make
 
-    def unary(self, v: int) -> tuple[tuple[tuple[int, int], ...], int]:
-        """(operator, value) of what one operator makes of v, and how many were refused by the expression."""
+    def unary(self, v: int) -> Admitted:
+        """What one operator makes of v."""
         known = self._unary[v]
         if known is None:
-            admitted, refused = [], 0
-            for op, form, free, phase in self._ones(v):
-                r = self._admitted(op, form, free, phase)
-                if r >= 0:
-                    admitted.append((op, r))
-                else:
-                    refused += 1
-            known = self._unary[v] = (tuple(admitted), refused)
+            known = self._unary[v] = self._sifted(self._ones(v))
         return known
 
-    def pair(self, v: int, u: int) -> tuple[tuple[tuple[int, int, bool], ...], int]:
-        """(operator, value, operands swapped) of what one operator makes of v and u, and how many were refused."""
+    def pair(self, v: int, u: int) -> Admitted:
+        """What one operator makes of v and u."""
+        known = self.pairs[v][u] = self._sifted(self._twos(v, u))
+        return known
+
+    def _sifted(self, results: Iterable[Result]) -> Admitted:
         admitted, refused = [], 0
-        for op, form, free, phase, swapped in self._twos(v, u):
-            r = self._admitted(op, form, free, phase)
-            if r >= 0:
-                admitted.append((op, r, swapped))
+        for op, key, swapped in results:
+            value = self._admitted(op, key)
+            if value >= 0:
+                admitted.append((op, value, swapped))
             else:
                 refused += 1
-        known = self.pairs[v][u] = (tuple(admitted), refused)
-        return known
+        return tuple(admitted), refused
 
-    def goal_unary(self, v: int) -> tuple[int, ...]:
+    def goal_unary(self, v: int) -> Makers:
         """The operators that make the only target of v."""
-        known = self._goal_unary.get(v)
-        if known is None:
-            goal = self._key(self.goal)
-            known = self._goal_unary[v] = tuple(op for op, *key in self._ones(v) if tuple(key) == goal)
-        return known
+        if v not in self._goal_unary:
+            self._goal_unary[v] = self._makers(self._ones(v))
+        return self._goal_unary[v]
 
-    def goal_pair(self, v: int, u: int) -> tuple[tuple[int, bool], ...]:
+    def goal_pair(self, v: int, u: int) -> Makers:
         """The operators that make the only target of v and u."""
-        known = self._goal_pair.get((v, u))
-        if known is None:
-            goal = self._key(self.goal)
-            makers = [(op, swapped) for op, *key, swapped in self._twos(v, u) if tuple(key) == goal]
-            known = self._goal_pair[v, u] = tuple(makers)
-        return known
+        if (v, u) not in self._goal_pair:
+            self._goal_pair[v, u] = self._makers(self._twos(v, u))
+        return self._goal_pair[v, u]
 
-    def _key(self, v: int) -> tuple[int, int, int]:
+    def _makers(self, results: Iterable[Result]) -> Makers:
+        goal = self._key(self.goal)
+        return tuple((op, swapped) for op, key, swapped in results if key == goal)
+
+    def _key(self, v: int) -> Key:
         return self.form[v], self.free[v], self.phase[v]
 
-    def _admitted(self, op: int, form: int, free: int, phase: int) -> int:
+    def _admitted(self, op: int, key: Key) -> int:
         """The number of a value that may be part of a target, or -1."""
+        form, free, phase = key
         if form < 0:
             return -1
-        known = self._ids.get((form, free, phase), -1)
+        known = self._ids.get(key, -1)
         if self.operators[op].name in ("scale", "neg") and not any(t.closes(form) for t, _ in self._wanted):
             return -1
         if known >= 0:
@@ -192,26 +194,26 @@ class Table:
             known = self._needs[bits] = self.labels.symbols(bits)
         return known
 
-    def _ones(self, v: int) -> Iterator[tuple[int, int, int, int]]:
-        """Operators on v: number, form (-1: it has what no target has), parts and phase of the result."""
+    def _ones(self, v: int) -> Iterator[Result]:
+        """Operators on v, and what they make: a form of -1 has what no target has."""
         form, free, phase = self._key(v)
         for n, op in enumerate(self.operators):
             if op.name == COMPOSITE:
                 end = self._composite(op.label, (form, free, phase))
                 if end is not None:
-                    yield n, *end[0]
+                    yield n, end[0], False
                 continue
             row = OPS[op.name]
             if row.kind == "map":
                 if row.arity == 1 or (row.arity < 0 and op.label[1] == 1):
-                    yield n, self._apply(op, (form,)), free, phase
+                    yield n, (self._apply(op, (form,)), free, phase), False
                 continue
             if row.arity != 1:
                 continue
             taken = self._taken(op, free, phase)
             if taken:
                 behind = BEHIND if row.kind == "accumulate" else phase
-                yield n, self._apply(op, (form,), taken), free & ~taken, behind
+                yield n, (self._apply(op, (form,), taken), free & ~taken, behind), False
 
     def expanded(self, number: int, v: int) -> list[Operator]:
         """The plain operators of a composite on v, one after another."""
@@ -269,7 +271,7 @@ class Table:
             return 0
         return c.tile << 3 * position
 
-    def _twos(self, v: int, u: int) -> Iterator[tuple[int, int, int, int, bool]]:
+    def _twos(self, v: int, u: int) -> Iterator[Result]:
         form, free, phase = self._key(v)
         other, other_free, their_phase = self._key(u)
         if phase + their_phase == BODY + BEHIND and phase != their_phase:
@@ -283,11 +285,11 @@ class Table:
             if op.name == "matmul":
                 taken = self._contracted(op, free, other_free)
                 if taken:
-                    yield n, self._apply(op, (form, other), taken), joint & ~taken, phase, False
+                    yield n, (self._apply(op, (form, other), taken), joint & ~taken, phase), False
             elif nested:
-                yield n, self._apply(op, (form, other)), joint, phase, False
+                yield n, (self._apply(op, (form, other)), joint, phase), False
                 if not OPS[op.name].commutes:
-                    yield n, self._apply(op, (other, form)), joint, phase, True
+                    yield n, (self._apply(op, (other, form)), joint, phase), True
 
     def _contracted(self, op: Operator, free: int, other_free: int) -> int:
         """The tile part of an axis that a product sums; each operand has an axis that the other lacks."""

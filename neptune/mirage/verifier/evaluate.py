@@ -15,11 +15,11 @@ Values are kept by what they are, so that graphs which share a beginning share i
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import reduce
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from operator import and_, gt
 from typing import Any, NamedTuple, TypeAlias
 
@@ -223,7 +223,7 @@ class Evaluator:
         if sorted(places) != sorted(axes) or any(d.part != TILE for d in value.dims):
             raise EvaluationError(f"a value over {', '.join(places)} is no output over {', '.join(axes)}")
         order = (0, *(places[a] for a in axes))
-        return self.numbers.make([x.transpose(order) for x in self.numbers.parts(value.value)])
+        return self._each(value.value, lambda x: x.transpose(order))
 
     # --- nodes -------------------------------------------------------------------------------------
 
@@ -288,8 +288,7 @@ class Evaluator:
             return x.value
         order = (0, *(x.dims.index(d) + 1 for d in dims if d in x.dims))
         shape = [k for k, d in enumerate(dims, 1) if d not in x.dims]
-        parts = [np.expand_dims(v.transpose(order), shape) for v in self.numbers.parts(x.value)]
-        return self.numbers.make(parts)
+        return self._each(x.value, lambda v: np.expand_dims(v.transpose(order), shape))
 
     def _sorted(self, x: Tiled) -> Tiled:
         dims, (value,) = self._aligned([x])
@@ -329,27 +328,21 @@ class Evaluator:
         if dimension is None:
             raise EvaluationError(f"an accumulator over `{axis}` does not change in its loop")
         if self.free:
-            steps = self._drawn(x.dims, key)
+            running = self._drawn(x.dims, key)
         else:
-            steps = x.value
-            for k in range(1, self.numbers.parts(steps)[0].shape[dimension]):
-                later = self._apply("max", self._step(steps, dimension, k - 1), self._step(steps, dimension, k))
-                steps = self._with_step(steps, dimension, k, later)
-        last = self._step(steps, dimension, self.numbers.parts(steps)[0].shape[dimension] - 1)
+            steps = [self._step(x.value, dimension, k) for k in range(self._length(x.dims[dimension - 1]))]
+            maxima = accumulate(steps, lambda before, step: self._apply("max", before, step))
+            parts = zip(*map(self.numbers.parts, maxima), strict=True)
+            running = self.numbers.make([np.stack(part, axis=dimension) for part in parts])
         dims = tuple(d for k, d in enumerate(x.dims, 1) if k != dimension)
-        return Tiled(dims, last, Tiled(x.dims, steps))
+        return Tiled(dims, self._step(running, dimension, -1), Tiled(x.dims, running))
 
     def _step(self, v: Value, dimension: int, k: int) -> Value:
-        return self.numbers.make([np.take(x, k, axis=dimension) for x in self.numbers.parts(v)])
+        return self._each(v, lambda x: np.take(x, k, axis=dimension))
 
-    def _with_step(self, v: Value, dimension: int, k: int, fresh: Value) -> Value:
-        def put(x: Array, y: Array) -> Array:
-            x = x.copy()
-            np.moveaxis(x, dimension, 0)[k] = y
-            return x
-
-        pairs = zip(self.numbers.parts(v), self.numbers.parts(fresh), strict=True)
-        return self.numbers.make([put(x, y) for x, y in pairs])
+    def _each(self, v: Value, fn: Callable[[Array], Array]) -> Value:
+        """A value with each array of which it is made as `fn` makes it."""
+        return self.numbers.make([fn(x) for x in self.numbers.parts(v)])
 
     def _rescaled(self, x: Tiled, m: Tiled, degree: Expr | None) -> Tiled:
         if m.running is None:

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import reduce
-from math import ceil, floor, gcd, lcm
+from math import ceil, factorial, floor, gcd, lcm, prod
 from types import MappingProxyType
 from typing import TypeAlias
 
@@ -49,6 +49,11 @@ class _Keyed:
     def __hash__(self) -> int:
         return hash(self.key)
 
+    def _set(self, **fields: object) -> None:
+        """Fields that follow from the others."""
+        for name, value in fields.items():
+            object.__setattr__(self, name, value)
+
     key: str = field(init=False)
 
 
@@ -61,7 +66,7 @@ class Domain(_Keyed):
     whole: Domain | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "key", self.name)
+        self._set(key=self.name)
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,11 +88,13 @@ class Atom(_Keyed):
         )
         if self.index:
             text = f"{_LETTER.get(self.kind, '')}{self.name}[{', '.join(':'.join(i) for i in self.index)}]"
-        object.__setattr__(self, "key", text)
-        object.__setattr__(self, "uses", frozenset(self.index).union(*(a.uses for a in self.args)))
         own = (v for i in self.index for v in i)
-        object.__setattr__(self, "free", frozenset(own).union(*(a.free for a in self.args)))
-        object.__setattr__(self, "height", max((a.height for a in self.args), default=0))
+        self._set(
+            key=text,
+            uses=frozenset(self.index).union(*(a.uses for a in self.args)),
+            free=frozenset(own).union(*(a.free for a in self.args)),
+            height=max((a.height for a in self.args), default=0),
+        )
 
 
 Factors: TypeAlias = tuple[tuple[Atom, Fraction], ...]
@@ -108,12 +115,12 @@ class Term(_Keyed):
         names = frozenset(v for v, _ in self.bound)
         text = "·".join(a.key if e == 1 else f"{a.key}^({e})" for a, e in self.factors)
         front = ", ".join(f"{v} < {d.key}" for v, d in self.bound)
-        object.__setattr__(self, "key", f"Σ[{front}] {text or 1}" if self.bound else text or "1")
-        uses = frozenset(i for a, _ in self.factors for i in a.uses if not names.issuperset(i))
-        object.__setattr__(self, "uses", uses)
-        object.__setattr__(self, "free", frozenset[str]().union(*(a.free for a, _ in self.factors)) - names)
-        height = max((a.height for a, _ in self.factors), default=0)
-        object.__setattr__(self, "height", height + bool(self.bound))
+        self._set(
+            key=f"Σ[{front}] {text or 1}" if self.bound else text or "1",
+            uses=frozenset(i for a, _ in self.factors for i in a.uses if not names.issuperset(i)),
+            free=frozenset[str]().union(*(a.free for a, _ in self.factors)) - names,
+            height=max((a.height for a, _ in self.factors), default=0) + bool(self.bound),
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,10 +134,12 @@ class Form(_Keyed):
 
     def __post_init__(self) -> None:
         texts = (t.key if c == 1 else f"{c}·{t.key}" for t, c in self.terms)
-        object.__setattr__(self, "key", " + ".join(texts) or "0")
-        object.__setattr__(self, "uses", frozenset[Index]().union(*(t.uses for t, _ in self.terms)))
-        object.__setattr__(self, "free", frozenset[str]().union(*(t.free for t, _ in self.terms)))
-        object.__setattr__(self, "height", max((t.height for t, _ in self.terms), default=0))
+        self._set(
+            key=" + ".join(texts) or "0",
+            uses=frozenset[Index]().union(*(t.uses for t, _ in self.terms)),
+            free=frozenset[str]().union(*(t.free for t, _ in self.terms)),
+            height=max((t.height for t, _ in self.terms), default=0),
+        )
 
     def __str__(self) -> str:
         return self.key
@@ -354,15 +363,11 @@ def _orders(bound: Mapping[str, Domain], factors: Sequence[tuple[Atom, Fraction]
         seen = sorted(f"{_shape(a, marks)}^{e}" for a, e in factors if v in a.free)
         colours.setdefault(f"{bound[v].key}|{seen}", []).append(v)
     groups = [colours[k] for k in sorted(colours)]
-    count = reduce(lambda n, g: n * _factorial(len(g)), groups, 1)
+    count = prod(factorial(len(g)) for g in groups)
     if count > ORDERS:
         raise Unsupported(f"a term has {count} orders of its sums")
     for chosen in itertools.product(*(itertools.permutations(sorted(g)) for g in groups)):
         yield tuple(v for g in chosen for v in g)
-
-
-def _factorial(n: int) -> int:
-    return reduce(lambda a, b: a * b, range(1, n + 1), 1)
 
 
 def _shape(a: Atom, marks: Mapping[str, str]) -> str:
