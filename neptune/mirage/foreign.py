@@ -13,7 +13,7 @@ offsets and layouts in the files are not kept: they are no part of a graph here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
@@ -24,27 +24,23 @@ from neptune.ir.expr import Const
 from neptune.ir.names import fresh_name
 from neptune.ir.program import Program
 from neptune.mirage.builder import GraphBuilder, KernelBuilder, Value
-from neptune.mirage.foreign_json import COORDINATES, LEFT, ROUNDS, Dim, Json, Shaped, graphs_of, holds, text, total
+from neptune.mirage.foreign_json import (
+    ACCUMULATORS,
+    COORDINATES,
+    LEFT,
+    MAPS,
+    PAIRS,
+    ROUNDS,
+    SUMS,
+    Json,
+    Shaped,
+    graphs_of,
+    holds,
+    text,
+    total,
+)
 from neptune.mirage.ir import SPLIT, WHOLE, Graph, Tensor
 from neptune.mirage.reference import reference
-
-MAPS: Mapping[str, Callable[[Value], Value]] = {
-    "exp": lambda x: x.exp(),
-    "square": lambda x: x.sqr(),
-    "sqrt": lambda x: x.sqrt(),
-    "silu": lambda x: x.silu(),
-    "sigmoid": lambda x: x.sigmoid(),
-    "log": lambda x: x.opaque("log"),
-    "relu": lambda x: x.opaque("max", constant=0),
-}
-PAIRS: Mapping[str, Callable[[Value, Value], Value]] = {
-    "add": lambda a, b: a + b,
-    "sub": lambda a, b: a - b,
-    "mul": lambda a, b: a * b,
-    "div": lambda a, b: a / b,
-}
-SUMS = ("red_ld_sum", "redtox_ld_sum")
-ACCUMULATORS = ("nored", "red_ld_sum", "red_ld_mean", "red_ld_rms", "redtox_ld_sum", "max")
 
 
 @public
@@ -99,13 +95,6 @@ class _Reader(Json):
         if missing is not None:
             self.fail(f"it reads tensor {missing}, which nothing before it makes")
         return [known[g] for g in guids]
-
-    def name(self, operator: Mapping[str, Any], level: str) -> str:
-        """The operator's name without what says its level."""
-        kind = str(operator["op_type"])
-        if not (kind.startswith(f"{level}_") and kind.endswith("_op")):
-            self.fail(f"there is no operator `{kind}` here", [f"{level}_…_op"])
-        return kind.removeprefix(f"{level}_").removesuffix("_op")
 
     # --- kernel level ---
 
@@ -191,25 +180,6 @@ class _Reader(Json):
                 self.fail(f"it takes the mean along a tile of axis `{axis}`: a graph has that of one whole axis")
             return Shaped(x.value / self.root_mean(x, x.value.sqr().sum(axis)), x.dims)
         self.fail("a graph has no such operator", [*MAPS, *PAIRS, "matmul", "rms_norm", "reduction_…"])
-
-    def linear(self, kind: str, operands: list[Shaped]) -> bool:
-        """True for an operator that is the same of the sum of what is left of an axis."""
-        left = [any(holds(dim, LEFT) for dim in x.dims) for x in operands]
-        return all(left) if kind in ("add", "sub") else kind in ("mul", "div") and left[0] and not left[-1]
-
-    def check_folded(self, x: Shaped) -> None:
-        left = next((a for dim in x.dims for a, parts in dim if parts == LEFT), None)
-        if left is not None:
-            self.fail(f"it reads tiles or columns that are left of axis `{left}`: a graph folds them first")
-
-    def broadcast(self, a: Shaped, b: Shaped) -> tuple[Dim, ...]:
-        """The dimensions of a map: each is that of both, or one of them has length 1."""
-        if len(a.dims) != len(b.dims):
-            self.fail(f"its operands have {len(a.dims)} and {len(b.dims)} dimensions")
-        for p, q in zip(a.dims, b.dims, strict=True):
-            if p and q and p != q:
-                self.fail(f"a dimension is {text(p)} in one operand, and {text(q)} in the other")
-        return tuple(p or q for p, q in zip(a.dims, b.dims, strict=True))
 
     def matmul(self, a: Shaped, b: Shaped) -> Shaped:
         if min(len(a.dims), len(b.dims)) < 2:
@@ -318,12 +288,6 @@ class _Reader(Json):
                 tensor = self.source(x)
                 axes.setdefault(self.axis_of(tensor, dim), tensor.value.name)
         return self.only(axes, "the loop goes over")
-
-    def only(self, axes: dict[str, str], what: str) -> str:
-        if len(axes) != 1:
-            texts = [f"axis `{axis}` of `{tensor}`" for axis, tensor in axes.items()]
-            self.fail(f"{what} {' and '.join(texts)}: they are not one axis" if texts else f"{what} no tensor")
-        return next(iter(axes))
 
     def source(self, load: Any) -> Shaped:
         guid = self.get(self.get(load, "dtensor", dict), "guid", int)

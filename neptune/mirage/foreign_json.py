@@ -6,7 +6,7 @@ The dimensions of its tensors are known by the axes that stand in them (`Shaped`
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeAlias
 
@@ -17,6 +17,23 @@ from neptune.mirage.builder import Value
 from neptune.mirage.ir import LOOP, SPLIT, Graph, Output, Parts, Tensor
 
 COORDINATES = ("x", "y", "z")
+MAPS: Mapping[str, Callable[[Value], Value]] = {
+    "exp": lambda x: x.exp(),
+    "square": lambda x: x.sqr(),
+    "sqrt": lambda x: x.sqrt(),
+    "silu": lambda x: x.silu(),
+    "sigmoid": lambda x: x.sigmoid(),
+    "log": lambda x: x.opaque("log"),
+    "relu": lambda x: x.opaque("max", constant=0),
+}
+PAIRS: Mapping[str, Callable[[Value, Value], Value]] = {
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "mul": lambda a, b: a * b,
+    "div": lambda a, b: a / b,
+}
+SUMS = ("red_ld_sum", "redtox_ld_sum")
+ACCUMULATORS = ("nored", "red_ld_sum", "red_ld_mean", "red_ld_rms", "redtox_ld_sum", "max")
 
 
 def graphs_of(text: str) -> list[list[Any]]:
@@ -54,6 +71,13 @@ class Json:
     def checked(self, operator: Any) -> dict[str, Any]:
         self.get(operator, "op_type", str)
         return dict(operator)
+
+    def name(self, operator: Mapping[str, Any], level: str) -> str:
+        """The operator's name without what says its level."""
+        kind = str(operator["op_type"])
+        if not (kind.startswith(f"{level}_") and kind.endswith("_op")):
+            self.fail(f"there is no operator `{kind}` here", [f"{level}_…_op"])
+        return kind.removeprefix(f"{level}_").removesuffix("_op")
 
     def shape(self, tensor: Any) -> tuple[int, ...]:
         dims, rank = self.get(tensor, "dim", list), self.get(tensor, "num_dims", int)
@@ -98,6 +122,33 @@ class Json:
             (),
             tuple(Output(f"y{k}", axes, "float16", f"y{k}") for k, axes in enumerate(named["kn_output_op"])),
         )
+
+    # --- what operators may be of ---
+
+    def linear(self, kind: str, operands: list[Shaped]) -> bool:
+        """True for an operator that is the same of the sum of what is left of an axis."""
+        left = [any(holds(dim, LEFT) for dim in x.dims) for x in operands]
+        return all(left) if kind in ("add", "sub") else kind in ("mul", "div") and left[0] and not left[-1]
+
+    def check_folded(self, x: Shaped) -> None:
+        left = next((a for dim in x.dims for a, parts in dim if parts == LEFT), None)
+        if left is not None:
+            self.fail(f"it reads tiles or columns that are left of axis `{left}`: a graph folds them first")
+
+    def broadcast(self, a: Shaped, b: Shaped) -> tuple[Dim, ...]:
+        """The dimensions of a map: each is that of both, or one of them has length 1."""
+        if len(a.dims) != len(b.dims):
+            self.fail(f"its operands have {len(a.dims)} and {len(b.dims)} dimensions")
+        for p, q in zip(a.dims, b.dims, strict=True):
+            if p and q and p != q:
+                self.fail(f"a dimension is {text(p)} in one operand, and {text(q)} in the other")
+        return tuple(p or q for p, q in zip(a.dims, b.dims, strict=True))
+
+    def only(self, axes: dict[str, str], what: str) -> str:
+        if len(axes) != 1:
+            texts = [f"axis `{axis}` of `{tensor}`" for axis, tensor in axes.items()]
+            self.fail(f"{what} {' and '.join(texts)}: they are not one axis" if texts else f"{what} no tensor")
+        return next(iter(axes))
 
 
 # --- dimensions -------------------------------------------------------------------------------------

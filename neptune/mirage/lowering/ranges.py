@@ -57,33 +57,31 @@ def _read(x: Expr, actions: Mapping[str, Store | Update]) -> tuple[Store | Updat
     return action, substitute(action.values[0], env)
 
 
+def _folded_value(x: Expr, actions: Mapping[str, Store | Update], reducer: str) -> Expr | None:
+    """What a reduction folds, over the axes of the reader, where an element of one by this reducer is read."""
+    read = _read(x, actions)
+    return read[1] if read is not None and isinstance(read[0], Update) and read[0].reducer == reducer else None
+
+
 def _below_its_maximum(e: Expr, actions: Mapping[str, Store | Update]) -> bool:
     """True for x - m where m is the maximum of x along some axes."""
     terms = args_of(e, "sub")
-    read = _read(terms[1], actions) if terms else None
-    return read is not None and isinstance(read[0], Update) and read[0].reducer == "max" and read[1] == terms[0]
+    return bool(terms) and _folded_value(terms[1], actions, "max") == terms[0]
 
 
 def _of_its_sum(e: Op[Expr], actions: Mapping[str, Store | Update]) -> bool:
     """True for x / Σ x."""
-    read = _read(e.args[1], actions)
-    return read is not None and isinstance(read[0], Update) and read[0].reducer == "sum" and read[1] == e.args[0]
+    return _folded_value(e.args[1], actions, "sum") == e.args[0]
 
 
 def _row_length(e: Op[Expr], actions: Mapping[str, Store | Update]) -> float | None:
     """√n of x / √(Σ x² / n + …)."""
     value, root = e.args
-    inside = _seen(root, actions)
-    if not isinstance(inside, Op) or inside.name != "sqrt":
-        return None
-    mean = _seen(inside.args[0], actions)
-    parts = mean.args if isinstance(mean, Op) and mean.name == "mul" else ()
-    for total, by in (parts, parts[::-1]) if parts else ():
-        read = _read(total, actions)
-        scale = range_of(by)
-        if read is None or not isinstance(read[0], Update) or read[0].reducer != "sum":
-            continue
-        if read[1] == binary("mul", value, value):
+    inside = args_of(_seen(root, actions), "sqrt")
+    factors = args_of(_seen(inside[0], actions), "mul") if inside else ()
+    for total, by in (factors, factors[::-1]) if factors else ():
+        if _folded_value(total, actions, "sum") == binary("mul", value, value):
+            scale = range_of(by)
             least = scale.lo if scale.lo > 0 else 1 / LONGEST if _reciprocal(by) else 0.0
             return math.sqrt(1 / least) if least > 0 else None
     return None

@@ -41,10 +41,9 @@ def inserted(
     wish: str,
     axes: Sequence[str],
     action: Action,
-    home: Home,
     folded: Sequence[str] = (),
 ) -> tuple[Definitions, Load]:
-    """A new stage over `axes` (and `folded` axes) in front of another; also the load of its element."""
+    """A new stage over `axes` (and `folded` axes) in front of another, where that is; also the load of its element."""
     program = algebra.program
     taken = {*program.globals, *(s.name for s in program.scalars), *algebra.sizes}
     name, index = fresh_name(taken, wish), tuple(Var(a) for a in axes)
@@ -60,7 +59,7 @@ def inserted(
     program = replace(program, body=seq(*fresh), temporaries=(*program.temporaries, buffer))
     homes: dict[str, Home] = {}
     for other, known in algebra.homes.items():
-        homes |= {name: home, other: known} if other == before else {other: known}
+        homes |= {name: known, other: known} if other == before else {other: known}
     return replace(algebra, program=program, homes=homes), Load(name, index, dtype)
 
 

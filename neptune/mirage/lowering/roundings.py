@@ -17,7 +17,7 @@ equal expressions over the reals; different ones may be equal as well.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from neptune.ir.dtypes import DTYPES
 from neptune.ir.expr import Cast, Const, Expr, Load, Op, Var, binary, cast, substitute, variables, walk
@@ -38,52 +38,69 @@ def rounded(algebra: Definitions, original: Program) -> Definitions:
 
     `original` is the expression whose roundings are known to do no harm.
     """
-    narrow = algebra.narrow
-    if narrow is None:
+    if algebra.narrow is None:
         return algebra
-    before = _roundings(original, narrow)
-    kept: set[str] = set()
-    for name in algebra.products:
-        stage = next(s for s in algebra.stages if s.name == name)
-        assert isinstance(stage.action, Update)
+    before = _roundings(original, algebra.narrow)
+    rounding = _Rounding(algebra, algebra.narrow, before)
+    for product in algebra.products:
+        rounding.round_operands(product)
+    dropped = f"the expression rounds to {algebra.narrow} there"
+    for text, stage in before.items():
+        if text not in rounding.seen:
+            rounding.note(stage, "dropped", dropped)
+    return rounding.algebra
+
+
+@dataclass
+class _Rounding:
+    """The definitions so far. `before`: what the expression rounds, with the stage that does; `seen`: all operands."""
+
+    algebra: Definitions
+    narrow: str
+    before: Mapping[str, str]
+    seen: set[str] = field(default_factory=set)
+
+    def note(self, subject: str, verdict: str, why: str) -> None:
+        self.algebra = self.algebra.note(Decision("rounding", subject, verdict, why))
+
+    def round_operands(self, product: str) -> None:
+        """Round the operands of a product where that may be."""
+        stage = next(s for s in self.algebra.stages if s.name == product)
         (value,) = stage.action.values
         assert isinstance(value, Op)
-        ends: list[Expr] = []
-        for k, e in enumerate(value.args):
-            algebra, end = _operand(algebra, stage, e, k, narrow, before, kept)
-            ends.append(end)
-        algebra = _with_value(algebra, name, binary("mul", *ends))
-    for text, stage_name in before.items():
-        if text not in kept:
-            algebra = algebra.note(
-                Decision("rounding", stage_name, "dropped", f"the expression rounds to {narrow} there")
-            )
-    return algebra
+        ends = [self._rounded(stage, e, k) for k, e in enumerate(value.args)]
 
+        def with_operands(s: Stage) -> Stage:
+            if s.name == product and isinstance(s.action, Update):
+                return replace(s, action=replace(s.action, values=(binary("mul", *ends),)))
+            return s
 
-def _operand(
-    algebra: Definitions, stage: Stage, e: Expr, number: int, narrow: str, before: Mapping[str, str], kept: set[str]
-) -> tuple[Definitions, Expr]:
-    """An operand of a product, rounded where that may be. What the expression rounds as well is added to `kept`."""
-    if core(e) is not None:
-        return algebra, e
-    subject = e.buffer if isinstance(e, Load) else f"{stage.name}_{'ab'[number]}"
-    most = range_in(algebra)(e).most
-    text = canonical(e, actions_of(algebra.program))
-    known = text in before
-    kept |= {text}
-    if narrow == "float16" and most > DTYPES[narrow].highest and not known:
-        why = f"operand of the product `{stage.name}`: it may leave the range of {narrow}"
-        return algebra.note(Decision("rounding", subject, STAYS, why)), e
-    home = algebra.homes[stage.name]
-    axes = [a for a in algebra.order if a in variables(e)]
-    load: Load
-    algebra, load = inserted(
-        algebra, stage.name, f"{subject}_cast", axes, lambda name, index: Store(name, index, cast(e, narrow)), home
-    )
-    why = f"operand of the product `{stage.name}`: it stays on the matrix unit"
-    why += f", and the expression rounds it at `{before[text]}`" if known else ""
-    return algebra.note(Decision("rounding", subject, f"to {narrow}", why)), cast(load, e.dtype)
+        self.algebra = replace(self.algebra, program=with_stages(self.algebra.program, with_operands))
+
+    def _rounded(self, stage: Stage, e: Expr, number: int) -> Expr:
+        """An operand, rounded where that may be."""
+        if core(e) is not None:
+            return e
+        subject = e.buffer if isinstance(e, Load) else f"{stage.name}_{'ab'[number]}"
+        most = range_in(self.algebra)(e).most
+        text = canonical(e, actions_of(self.algebra.program))
+        self.seen.add(text)
+        if self.narrow == "float16" and most > DTYPES[self.narrow].highest and text not in self.before:
+            why = f"operand of the product `{stage.name}`: it may leave the range of {self.narrow}"
+            self.note(subject, STAYS, why)
+            return e
+        axes = [a for a in self.algebra.order if a in variables(e)]
+        self.algebra, load = inserted(
+            self.algebra,
+            stage.name,
+            f"{subject}_cast",
+            axes,
+            lambda name, index: Store(name, index, cast(e, self.narrow)),
+        )
+        why = f"operand of the product `{stage.name}`: it stays on the matrix unit"
+        why += f", and the expression rounds it at `{self.before[text]}`" if text in self.before else ""
+        self.note(subject, f"to {self.narrow}", why)
+        return cast(load, e.dtype)
 
 
 def _roundings(original: Program, narrow: str) -> Mapping[str, str]:
@@ -96,15 +113,6 @@ def _roundings(original: Program, narrow: str) -> Mapping[str, str]:
                 if isinstance(x, Cast) and x.dtype == narrow and (x is not e or not outputs & {*s.action.buffers}):
                     rounded_at.setdefault(canonical(x.arg, actions), s.name)
     return rounded_at
-
-
-def _with_value(algebra: Definitions, name: str, value: Expr) -> Definitions:
-    def fn(s: Stage) -> Stage:
-        if s.name == name and isinstance(s.action, Update):
-            return replace(s, action=replace(s.action, values=(value,)))
-        return s
-
-    return replace(algebra, program=with_stages(algebra.program, fn))
 
 
 # --- one text for equal numbers ---------------------------------------------------------------------

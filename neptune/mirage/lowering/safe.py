@@ -181,17 +181,15 @@ def _arguments(e: Expr) -> Iterator[Expr]:
 def _shifted(algebra: Definitions, argument: Expr, folded: frozenset[str]) -> Definitions:
     """exp(argument) becomes exp(argument - m), m being its maximum over the axes that are folded."""
     first = _reads(algebra, argument)
-    home = algebra.homes[first]
     over = [a for a in algebra.order if a in variables(argument)]
     known = argument
     if not isinstance(argument, Load):
         algebra, known = inserted(
-            algebra, first, f"{first}_score", over, lambda name, index: Store(name, index, argument), home
+            algebra, first, f"{first}_score", over, lambda name, index: Store(name, index, argument)
         )
     rows = [a for a in over if a not in folded]
-    algebra, maximum = inserted(
-        algebra, first, f"{first}_max", rows, _maximum(known), home, [a for a in over if a in folded]
-    )
+    columns = [a for a in over if a in folded]
+    algebra, maximum = inserted(algebra, first, f"{first}_max", rows, _maximum(known), columns)
 
     def shift(x: Expr) -> Expr | None:
         if isinstance(x, Op) and x.name == "exp" and x.args[0] == argument:

@@ -11,7 +11,7 @@ claimed for it: see `bound`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -59,10 +59,15 @@ class Candidates:
 
     def __init__(self, reference: Graph, *, draws: int = DRAWS, seed: int = 0, probe: Witness | None = None) -> None:
         self.reference, self.probe = reference, probe or witness(reference)
-        field, inputs, scalars, kept = _pool(reference, self.probe, draws, seed)
-        self._first, self._all = (
-            _drawn(reference, self.probe, field, inputs, scalars, some, seed) for some in (kept[:FIRST], kept)
-        )
+        field, values, kept = _pool(reference, self.probe, draws, seed)
+        self._first, self._all = (self._drawn(field, values, some, seed) for some in (kept[:FIRST], kept))
+
+    def _drawn(self, field: RootField, values: Sequence[Mapping[str, Value]], kept: Array, seed: int) -> Drawn:
+        """Some of the draws of a field, with the inputs and the scalars in `values`."""
+        some = field.only(kept)
+        own = [{k: field.make([x[kept] if x.ndim else x for x in v]) for k, v in many.items()} for many in values]
+        evaluator = Evaluator(some, self.probe, *own, seed=seed)
+        return Drawn(some, evaluator, evaluator.outputs(self.reference))
 
     def accept(self, graph: Graph) -> bool:
         """Return True if the graph agrees with the reference."""
@@ -92,36 +97,19 @@ def compare(drawn: Drawn, graph: Graph) -> Outcome:
     return Outcome(fewest >= ENOUGH, draws, fewest, "" if fewest >= ENOUGH else FEW)
 
 
-def _drawn(
-    reference: Graph,
-    probe: Witness,
-    field: RootField,
-    inputs: Mapping[str, Value],
-    scalars: Mapping[str, Value],
-    kept: Array,
-    seed: int,
-) -> Drawn:
-    some = field.only(kept)
-    cut = [
-        {k: field.make([x[kept] if x.ndim else x for x in v]) for k, v in many.items()} for many in (inputs, scalars)
-    ]
-    evaluator = Evaluator(some, probe, *cut, seed=seed)
-    return Drawn(some, evaluator, evaluator.outputs(reference))
-
-
 def _pool(
     reference: Graph, probe: Witness, draws: int, seed: int
-) -> tuple[RootField, dict[str, Value], dict[str, Value], Array]:
-    """Draws, and those of them to keep: the first, or where few of them count, of ever more the best."""
+) -> tuple[RootField, Sequence[Mapping[str, Value]], Array]:
+    """Draws, with the inputs and scalars; and those to keep: the first, or where few count, of ever more the best."""
     total = draws
     while True:
         field = RootField(total, seed)
-        inputs, scalars = draw_inputs(field, reference, probe, np.random.default_rng((seed, total)))
-        outputs = Evaluator(field, probe, inputs, scalars, seed=seed, memory=0).outputs(reference)
+        values = draw_inputs(field, reference, probe, np.random.default_rng((seed, total)))
+        outputs = Evaluator(field, probe, *values, seed=seed, memory=0).outputs(reference)
         known = np.concatenate([field.known(v).reshape(total, -1) for v in outputs.values()], 1)
         kept = best(known, draws)
         if known[kept].sum(0).min() >= draws // 4 or total >= POOL * draws:
-            return field, inputs, scalars, kept
+            return field, values, kept
         total *= 4
 
 

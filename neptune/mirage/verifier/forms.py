@@ -287,7 +287,7 @@ def product(c: Fraction, bound: Mapping[str, Domain], factors: Iterable[tuple[At
         elif a.kind == "base" and integer and (e > 0 or _plain(a.args[0])):
             rest = [*left, *((b, f) for (b, s), f in merged.items() if (b, s) != (a, sign)), (a, e - integer)]
             by = a.args[0] if e > 0 else _inverse(a.args[0])
-            return _opened(c, bound, rest, _times_itself(by, abs(integer)))
+            return _opened(c, bound, rest, multiply(*[by] * abs(integer)))
     return _named(c, bound, [*left, *((a, e) for (a, _), e in merged.items() if e)])
 
 
@@ -300,10 +300,6 @@ def _inverse(f: Form) -> Form:
     """1 over one product of no sum."""
     ((t, c),) = f.terms
     return product(1 / c, {}, [(a, -e) for a, e in t.factors])
-
-
-def _times_itself(f: Form, n: int) -> Form:
-    return reduce(_times, [f] * n, ONE)
 
 
 def _opened(c: Fraction, bound: Mapping[str, Domain], factors: Sequence[tuple[Atom, Fraction]], by: Form) -> Form:
