@@ -111,7 +111,7 @@ def _inside(graph: Graph, algebra: Definitions) -> frozenset[str]:
     """
     loops = {k: algebra.axes[s.loop] for k, s in enumerate(graph.steps) if isinstance(s, Kernel) and s.loop}
     along = {s.name: {f.var for f in for_loops(path)} for path, s in paths(algebra.program.body)}
-    return frozenset(n for n, h in algebra.homes.items() if h.loop and loops.get(h.step) in along[n])
+    return frozenset(n for n, h in algebra.placement.items() if h.loop and loops.get(h.step) in along[n])
 
 
 def _places(graph: Graph, algebra: Definitions, changing: frozenset[str]) -> tuple[Place, ...]:
@@ -120,7 +120,7 @@ def _places(graph: Graph, algebra: Definitions, changing: frozenset[str]) -> tup
     sizes = frozenset(graph.axes.values())
     parted: dict[str, int] = {}
     for k, step in enumerate(graph.steps):
-        own = tuple(s for s, h in algebra.homes.items() if h.step == k)
+        own = tuple(s for s, h in algebra.placement.items() if h.step == k)
         looped = algebra.axes[step.loop] if isinstance(step, Kernel) and step.loop else ""
         inside = tuple(s for s in own if s in changing)
         if not isinstance(step, Kernel):

@@ -5,7 +5,7 @@
     atom := an input | a constant | a sum symbol (axis, part) | a function of forms | a denominator of several terms
 
 A sum over a part of an axis is a factor that commutes with all others, so `sum(i, x·y) = sum(i, x)·y` needs no rule;
-that y is free of i is in the types of values, which `contained.py` looks at. Products are multiplied out, exps and
+that y is free of i is in the types of values, which `prunes.py` looks at. Products are multiplied out, exps and
 roots merged (exp(x)·exp(y) = exp(x + y), √x·√y = √(x·y)), a division by one term turns that term around. Nothing is
 cancelled (x·y/y stays), else everything would be part of everything. silu(x) is x·sigmoid(x). Incomplete only where
 a product or sum has a denominator of several terms: 1/(a + b)·1/(c + d) is not multiplied out.

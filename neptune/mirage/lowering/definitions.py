@@ -32,7 +32,7 @@ from neptune.schedule.state import Decision
 
 
 @dataclass(frozen=True)
-class Home:
+class Placement:
     """Where a stage is computed: the kernel (the place of a step in the graph), and whether in its loop."""
 
     step: int
@@ -41,13 +41,13 @@ class Home:
 
 @dataclass(frozen=True)
 class Definitions:
-    """A graph's algebra. `homes`: the home of each stage; `split`: the axis whose parts programs of a step fold;
-    `axes`: the loop variable of each axis; `sizes`: the length, by that; `order`: in which results have them.
+    """A graph's algebra, with a placement. `split`: the axis whose parts programs of a step fold; `axes`: the loop
+    variable of each axis; `sizes`: the length, by that; `order`: in which results have them.
     `products`: the stages that are products of matrices, whose operands have the dtype `narrow` where they can;
     `tensors`: the buffer of each tensor between kernels that is stored as it is."""
 
     program: Program
-    homes: Mapping[str, Home]
+    placement: Mapping[str, Placement]
     split: Mapping[int, str]
     axes: Mapping[str, str]
     sizes: Mapping[str, Expr]
@@ -76,8 +76,9 @@ class Value:
     summand: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def partial(self) -> frozenset[str]:
-        return frozenset((*self.open, *self.summand))
+    def partial(self) -> Mapping[str, str]:
+        """The axes that the graph has folded in part, with the reducer."""
+        return {**self.open, **self.summand}
 
 
 def definitions(graph: Graph, program: Program) -> Definitions | NeptuneError:
@@ -106,7 +107,7 @@ class _Writer:
         self.values: dict[str, Value] = {}
         self.buffers: dict[str, Buffer] = {}
         self.nests: list[Stmt] = []
-        self.homes: dict[str, Home] = {}
+        self.placement: dict[str, Placement] = {}
         self.split: dict[int, str] = {}
         self.notes: list[Decision] = []
         self.products: list[str] = []
@@ -145,8 +146,8 @@ class _Writer:
         temporaries = tuple(b for n, b in self.buffers.items() if n in left)
         return Definitions(
             replace(self.program, temporaries=temporaries, tunables=(), owes=(), body=body),
-            {n: h for n, h in self.homes.items() if n in left},
-            {k: a for k, a in self.split.items() if any(h.step == k for n, h in self.homes.items() if n in left)},
+            {n: h for n, h in self.placement.items() if n in left},
+            {k: a for k, a in self.split.items() if any(h.step == k for n, h in self.placement.items() if n in left)},
             self.axes,
             self.sizes,
             tuple(self.order),
@@ -211,14 +212,13 @@ class _Writer:
         if node.op == "matmul":
             self.products.append(element.buffer)
         expr = element if behind is None else substitute_hole(behind, element)
-        opened = {a: r for v in operands for a, r in v.open.items()}
-        summand = {a: r for v in operands for a, r in v.summand.items()}
+        opened, summand = _folded(operands)
         return Value(expr, t, {**opened, **({node.axis: reducer} if left else {})}, summand)
 
     def further(self, node: Node, operands: Sequence[Value], t: Type, left: frozenset[str]) -> Value:
         """A fold of further parts of an axis that was folded in part."""
         x, axis = operands[0], node.axis
-        had = {**x.open, **x.summand}.get(axis)
+        had = x.partial.get(axis)
         reducer = OPS[node.op].reducer
         if had != reducer or len(operands) > 1:
             self.refuse(node, axis, f"it folds by {reducer} what was folded by {had or 'nothing'} before")
@@ -237,15 +237,14 @@ class _Writer:
             self._linear(node, operands)
         args = [self.wide_of(v) for v in operands]
         number = [] if node.number is None else [cast(node.number, self.wide)]
-        opened = {a: r for v in operands for a, r in v.open.items()}
-        summand = {a: r for v in operands for a, r in v.summand.items()}
+        opened, summand = _folded(operands)
         expr = cast(cast(args[0], node.dtype), self.wide) if node.op == "cast" else node.applied(op, *args, *number)
         return Value(expr, t, opened, summand)
 
     def _linear(self, node: Node, operands: Sequence[Value]) -> None:
         """Refuse a node that is another thing of what is folded in part than of the whole."""
         for axis in sorted({a for v in operands for a in v.partial}):
-            reducers = {{**v.open, **v.summand}.get(axis) for v in operands}
+            reducers = {v.partial.get(axis) for v in operands}
             has = [axis in v.partial for v in operands]
             others = [v for v, partly in zip(operands, has, strict=True) if not partly]
             if any(axis in v.type for v in others):
@@ -288,14 +287,15 @@ class _Writer:
         v = known[node]
         if not force or v.partial or core(v.expr) is not None or isinstance(v.expr, Load):
             return
-        known[node] = replace(v, expr=self.stage(name, v.expr, self.over(v.expr), Home(self.step, self.varies(v.type))))
+        where = Placement(self.step, self.varies(v.type))
+        known[node] = replace(v, expr=self.stage(name, v.expr, self.over(v.expr), where))
 
-    def stage(self, wish: str, e: Expr, over: set[str], home: Home) -> Load:
+    def stage(self, wish: str, e: Expr, over: set[str], where: Placement) -> Load:
         """A map as a stage; the load of its element."""
         index = tuple(Var(a) for a in self.order if a in over)
         name = self.buffer(wish, index, e.dtype)
         self.nests.append(self.nest(index, Stage(name, Store(name, index, e))))
-        self.homes[name] = home
+        self.placement[name] = where
         return Load(name, index, e.dtype)
 
     def reduction(self, wish: str, e: Expr, axis: str, reducer: str) -> Load:
@@ -304,14 +304,14 @@ class _Writer:
         name = self.buffer(wish, index, e.dtype)
         update = Update((name,), index, reducer, (e,), REDUCERS[reducer].identity(e.dtype))
         self.nests.append(self.nest((*index, Var(axis)), Stage(name, update)))
-        self.homes[name] = Home(self.step, self.looping)
+        self.placement[name] = Placement(self.step, self.looping)
         return Load(name, index, e.dtype)
 
     def output(self, name: str, axes: tuple[str, ...], dtype: str, value: str) -> None:
         index = tuple(Var(a) for a in axes)
         store = Store(name, index, cast(self.values[value].expr, dtype))
         self.nests.append(self.nest(index, Stage(name, store)))
-        self.homes[name] = Home(self.step)
+        self.placement[name] = Placement(self.step)
 
     def buffer(self, wish: str, index: Sequence[Var], dtype: str) -> str:
         name = fresh_name(self.taken, wish)
@@ -321,6 +321,12 @@ class _Writer:
 
     def nest(self, axes: Sequence[Var], stage: Stage) -> Stmt:
         return wrap([For(v.name, ZERO, self.sizes[v.name], stage) for v in axes], stage)
+
+
+def _folded(operands: Sequence[Value]) -> tuple[dict[str, str], dict[str, str]]:
+    """The axes that operands have folded in full and the graph in part, and those that they have not, with reducers."""
+    opened = {axis: reducer for v in operands for axis, reducer in v.open.items()}
+    return opened, {axis: reducer for v in operands for axis, reducer in v.summand.items()}
 
 
 def _live(nests: Sequence[Stmt], results: set[str]) -> list[Stmt]:

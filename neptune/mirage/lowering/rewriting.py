@@ -28,7 +28,7 @@ from neptune.ir.program import (
     stages,
     wrap,
 )
-from neptune.mirage.lowering.definitions import Definitions, Home
+from neptune.mirage.lowering.definitions import Definitions, Placement
 from neptune.schedule.state import Decision, reads
 
 Action = Callable[[str, tuple[Var, ...]], "Store | Update"]
@@ -57,10 +57,10 @@ def inserted(
         fresh.append(nest)
     buffer = Buffer(name, tuple(algebra.sizes[a] for a in axes), dtype)
     program = replace(program, body=seq(*fresh), temporaries=(*program.temporaries, buffer))
-    homes: dict[str, Home] = {}
-    for other, known in algebra.homes.items():
-        homes |= {name: known, other: known} if other == before else {other: known}
-    return replace(algebra, program=program, homes=homes), Load(name, index, dtype)
+    placement: dict[str, Placement] = {}
+    for other, known in algebra.placement.items():
+        placement |= {name: known, other: known} if other == before else {other: known}
+    return replace(algebra, program=program, placement=placement), Load(name, index, dtype)
 
 
 def mapped(algebra: Definitions, fn: Callable[[Expr], Expr]) -> Definitions:
@@ -84,7 +84,7 @@ def ordered(algebra: Definitions, inside: Container[str]) -> Definitions:
 
     def rank(nest: Stmt) -> tuple[int, int]:
         (stage,) = stages(nest)
-        return algebra.homes[stage.name].step, 1 if stage.name in inside else 2 * (stage.name not in feeding)
+        return algebra.placement[stage.name].step, 1 if stage.name in inside else 2 * (stage.name not in feeding)
 
     left, done = [*nests(algebra.program.body)], list[Stmt]()
     missing = {b for s in algebra.stages for b in s.action.buffers}
@@ -95,8 +95,8 @@ def ordered(algebra: Definitions, inside: Container[str]) -> Definitions:
         left.remove(chosen)
         done.append(chosen)
     names = [stages(n)[0].name for n in done]
-    homes = {n: algebra.homes[n] for n in names}
-    return replace(algebra, program=algebra.program.with_body(seq(*done)), homes=homes)
+    placement = {n: algebra.placement[n] for n in names}
+    return replace(algebra, program=algebra.program.with_body(seq(*done)), placement=placement)
 
 
 # --- layouts ----------------------------------------------------------------------------------------

@@ -28,13 +28,14 @@ import numpy as np
 from neptune.ir.evaluate.domains import Array, EvaluationError, Results, Unevaluated, Value, every, results_or_why
 from neptune.ir.evaluate.floats import Float64
 from neptune.ir.expr import Expr
+from neptune.ir.ops import OPS as OPERATORS
 from neptune.mirage.ir import GRID, LOOP, NOTHING, TILE, Graph, Kernel, Load, Node, tensors_of
 from neptune.mirage.ops import OPS
 from neptune.mirage.verifier.constants import Constants, Numbers, applied
 from neptune.mirage.verifier.witness import Witness
 
-POLES = frozenset({"div", "log", "log2", "rsqrt", "pow"})
-"""Operators that have no value where floating point has an infinity."""
+POLES = frozenset(name for name, row in OPERATORS.items() if {"one", "+", "base"}.intersection(row.domain))
+"""Operators that have no value at 0, where floating point has an infinity."""
 MEMORY = 1 << 28
 """Bytes of values that an evaluator keeps."""
 _ORDER = {GRID: 0, LOOP: 1, TILE: 2}
