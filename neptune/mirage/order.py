@@ -137,7 +137,7 @@ def _level(
     level: Sequence[Operator], before: Iterable[str], uses: Mapping[str, set[str]], size: Mapping[str, int]
 ) -> list[Operator]:
     """The operators of one depth with the least peak of live elements, then the least sum, then as they stood."""
-    operators = {n for of in uses.values() for n in of} | {x.name for x in level}
+    operators = {n for readers in uses.values() for n in readers} | {x.name for x in level}
 
     def needs(x: Operator, ran: frozenset[str]) -> int:
         """The elements alive while an operator runs: what it reads, what stays for others, and its result."""

@@ -6,13 +6,14 @@ exp(x - max x) is at most 1, x / Σ x for positive x as well, and x / √(mean x
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
-from neptune.ir.expr import Expr, Load, Op, Var, args_of, binary, substitute
+from neptune.ir.expr import Expr, Load, Op, args_of, binary, substitute
 from neptune.ir.facts import of_dtype, range_of
 from neptune.ir.ops import Range
 from neptune.ir.program import Store, Update
 from neptune.mirage.lowering.definitions import Definitions
+from neptune.mirage.lowering.rewriting import Actions, actions_of, at_index
 
 LONGEST = 2.0**31
 """No axis is longer: sizes are int32."""
@@ -20,7 +21,7 @@ LONGEST = 2.0**31
 
 def range_in(algebra: Definitions) -> Callable[[Expr], Range]:
     """The range of an expression over the loads of definitions."""
-    actions = {s.action.buffers[0]: s.action for s in algebra.stages}
+    actions = actions_of(algebra.program)
     known: dict[str, Range] = {}
 
     def leaf(x: Expr) -> Range | None:
@@ -48,33 +49,32 @@ def _folded(action: Store | Update, value: Range) -> Range:
     return value | of_dtype(action.values[0].dtype)
 
 
-def _read(x: Expr, actions: Mapping[str, Store | Update]) -> tuple[Store | Update, Expr] | None:
+def _read(x: Expr, actions: Actions) -> tuple[Store | Update, Expr] | None:
     """What makes an element that is read, and its value over the axes of the reader."""
     if not isinstance(x, Load) or x.buffer not in actions:
         return None
     action = actions[x.buffer]
-    env = {v.name: i for v, i in zip(action.index, x.index, strict=True) if isinstance(v, Var)}
-    return action, substitute(action.values[0], env)
+    return action, substitute(action.values[0], at_index(action, x.index))
 
 
-def _folded_value(x: Expr, actions: Mapping[str, Store | Update], reducer: str) -> Expr | None:
+def _folded_value(x: Expr, actions: Actions, reducer: str) -> Expr | None:
     """What a reduction folds, over the axes of the reader, where an element of one by this reducer is read."""
     read = _read(x, actions)
     return read[1] if read is not None and isinstance(read[0], Update) and read[0].reducer == reducer else None
 
 
-def _below_its_maximum(e: Expr, actions: Mapping[str, Store | Update]) -> bool:
+def _below_its_maximum(e: Expr, actions: Actions) -> bool:
     """True for x - m where m is the maximum of x along some axes."""
     terms = args_of(e, "sub")
     return bool(terms) and _folded_value(terms[1], actions, "max") == terms[0]
 
 
-def _of_its_sum(e: Op[Expr], actions: Mapping[str, Store | Update]) -> bool:
+def _of_its_sum(e: Op[Expr], actions: Actions) -> bool:
     """True for x / Σ x."""
     return _folded_value(e.args[1], actions, "sum") == e.args[0]
 
 
-def _row_length(e: Op[Expr], actions: Mapping[str, Store | Update]) -> float | None:
+def _row_length(e: Op[Expr], actions: Actions) -> float | None:
     """√n of x / √(Σ x² / n + …)."""
     value, root = e.args
     inside = args_of(_seen(root, actions), "sqrt")
@@ -93,7 +93,7 @@ def _reciprocal(e: Expr) -> bool:
     return bool(parts) and range_of(parts[0]).lo >= 1 and not any(isinstance(x, Load) for x in parts)
 
 
-def _seen(e: Expr, actions: Mapping[str, Store | Update]) -> Expr:
+def _seen(e: Expr, actions: Actions) -> Expr:
     """The expression that a map has stored, if it is read."""
     read = _read(e, actions)
     return read[1] if read is not None and isinstance(read[0], Store) else e

@@ -33,6 +33,18 @@ from neptune.schedule.state import Decision, reads
 
 Action = Callable[[str, tuple[Var, ...]], "Store | Update"]
 """(buffer, index) → what a new stage does."""
+Actions = Mapping[str, "Store | Update"]
+"""What writes each buffer."""
+
+
+def actions_of(program: Program) -> Actions:
+    """What writes each buffer of a program."""
+    return {b: s.action for s in stages(program.body) for b in s.action.buffers}
+
+
+def at_index(action: Store | Update, index: Sequence[Expr]) -> dict[str, Expr]:
+    """What the variables of an action stand for where its element at an index is read."""
+    return {v.name: i for v, i in zip(action.index, index, strict=True) if isinstance(v, Var)}
 
 
 def inserted(

@@ -26,7 +26,7 @@ from neptune.ir.program import Program, Stage, Store, Update, stages
 from neptune.mirage.lowering.definitions import Definitions
 from neptune.mirage.lowering.operands import core
 from neptune.mirage.lowering.ranges import range_in
-from neptune.mirage.lowering.rewriting import inserted, with_stages
+from neptune.mirage.lowering.rewriting import Actions, actions_of, at_index, inserted, with_stages
 from neptune.schedule.state import Decision
 
 STAYS = "stays float32"
@@ -118,15 +118,9 @@ def _roundings(original: Program, narrow: str) -> Mapping[str, str]:
 # --- one text for equal numbers ---------------------------------------------------------------------
 
 
-Actions = Mapping[str, "Store | Update"]
 COMMUTE = frozenset({"add", "mul", "max", "min"})
 AXIS = "#"
 """What names of bound and free axes begin with in a canonical text."""
-
-
-def actions_of(program: Program) -> Actions:
-    """What writes each buffer."""
-    return {b: s.action for s in stages(program.body) for b in s.action.buffers}
 
 
 def canonical(e: Expr, actions: Actions) -> str:
@@ -174,15 +168,10 @@ def _factors(e: Expr, actions: Actions, depth: int, below: bool) -> list[str]:
         case Op("rsqrt", (a,), dtype):
             return _factors(Op("sqrt", (a,), dtype), actions, depth, not below)
         case Load(buffer, index, _) if isinstance(action := actions.get(buffer), Store):
-            return _factors(_written(action, index), actions, depth, below)
+            return _factors(substitute(action.value, at_index(action, index)), actions, depth, below)
         case _:
             text = _text(e, actions, depth)
             return [f"1/{text}" if below else text]
-
-
-def _written(action: Store, index: tuple[Expr, ...]) -> Expr:
-    """The element of a map at `index`."""
-    return substitute(action.value, {v.name: i for v, i in zip(action.index, index, strict=True) if isinstance(v, Var)})
 
 
 def _place(e: Expr) -> str:
@@ -191,9 +180,9 @@ def _place(e: Expr) -> str:
 
 def _read(action: Store | Update, index: tuple[Expr, ...], actions: Actions, depth: int) -> str:
     """The element of a stage at `index`, written out."""
+    env = at_index(action, index)
     if isinstance(action, Store):
-        return _text(_written(action, index), actions, depth)
-    env = {v.name: i for v, i in zip(action.index, index, strict=True) if isinstance(v, Var)}
+        return _text(substitute(action.value, env), actions, depth)
     (value,) = action.values if len(action.values) == 1 else (None,)
     if value is None:
         return f"{action.buffers[0]}[{', '.join(_place(i) for i in index)}]"
