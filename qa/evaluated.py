@@ -27,8 +27,8 @@ def evaluated() -> Iterator[None]:
     """Calls within evaluate their Programs."""
     before = kernels.kernel_of
 
-    def kernel_of(of: kernels.Structure, make: Callable[[], Program], args: Sequence[Any]) -> Any:
-        return lambda *args, out=None: _run(kernels.program_of(of, make), args, out)
+    def kernel_of(kind: kernels.Structure, make: Callable[[], Program], args: Sequence[Any]) -> Any:
+        return lambda *args, out=None: _run(kernels.program_of(kind, make), args, out)
 
     kernels.kernel_of = kernel_of
     try:
