@@ -186,6 +186,7 @@ def total(value: Value, dim: Dim) -> Value:
 
 
 def text(dim: Dim) -> str:
+    """A dimension of one of Mirage's tensors, in words."""
     if not dim:
         return "a dimension of length 1"
     words = {SPLIT: "the programs along", ROUNDS: "the programs along", LEFT: "tiles of axis"}

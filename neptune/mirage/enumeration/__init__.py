@@ -1,0 +1,1 @@
+"""The search for µGraphs: kernels of so many operators, and what prunes them."""

@@ -24,6 +24,8 @@ FEW = 20_000
 
 @dataclass(frozen=True)
 class Share:
+    """A part of a problem: what follows from the first choices `path`, of `depth` levels, that has `number` in the order."""
+
     problem: Problem
     number: int
     depth: int

@@ -19,6 +19,7 @@ HOLE = Var("_product", "float32")
 
 
 def substitute_hole(e: Expr, value: Expr) -> Expr:
+    """What is done to a product, on `value` in the place of its result."""
     return rewrite(e, lambda x: value if isinstance(x, Var) and x.name == HOLE.name else None)
 
 
@@ -38,6 +39,7 @@ def core(e: Expr) -> Expr | None:
 
 
 def peeled(e: Expr) -> Side:
+    """An operand of a product taken apart: factors of a whole row or column are multiplied afterwards."""
     if core(e) is not None:
         return Side(e, (), e)
     if isinstance(e, Op) and e.name in ("mul", "div"):

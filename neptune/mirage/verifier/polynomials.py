@@ -85,6 +85,7 @@ def number(value: int) -> Poly:
 
 
 def variable(index: int) -> Poly:
+    """The polynomial of one variable, by its number."""
     return Poly(((((index, 1),), 1),))
 
 
