@@ -24,7 +24,7 @@ FEW = 20_000
 
 @dataclass(frozen=True)
 class Share:
-    """A part of a problem: what follows from the first choices `path`, of `depth` levels, that has `number` in the order."""
+    """What follows from the first choices `path` in problem `number`, with `depth` operators."""
 
     problem: Problem
     number: int
