@@ -17,14 +17,13 @@ import math
 from collections.abc import Collection, Iterable, Mapping
 from typing import TypeAlias
 
+from neptune.hopper.hardware import PROGRAMS
 from neptune.hopper.ir import AsyncKernel, Fill, walk_async
 from neptune.hopper.walked import Walked
 from neptune.ir.dtypes import DTYPES
 from neptune.tile.ir import Assign, GridAxis, LoadTile, walk_stmts
 from neptune.tile.passes.util import scalar_names
 
-PROGRAMS = 132
-"""That run at once, of one to a multiprocessor."""
 Loads: TypeAlias = Iterable[tuple[bool, LoadTile]]
 """Tiles that are loaded, with whether each consumer has its own."""
 

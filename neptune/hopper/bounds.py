@@ -8,23 +8,13 @@ j0_all_end = …                             the last of its group's ends
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from itertools import count
 
 from neptune.codegen.triton_expr import ceiling, nonnegative
 from neptune.hopper.pieces import Group, Run
-from neptune.hopper.scalars import Block, define, local
+from neptune.hopper.scalars import define, local
 from neptune.ir.expr import Const, Expr, Load, Op, Var, args_of, maximum, minimum, rewrite
 from neptune.tile.ir import Assign, TStmt
-
-
-@dataclass(frozen=True)
-class Names:
-    """Names that no local, variable or buffer has."""
-
-    used: frozenset[str]
-
-    def of(self, wish: str) -> str:
-        return next(n for n in (wish + "_" * k for k in count()) if n not in self.used)
+from neptune.tile.passes.util import Block, free_name
 
 
 @dataclass(frozen=True)
@@ -41,10 +31,10 @@ class Bounds:
 
 @dataclass
 class _Named:
-    """Names of bounds as they are defined, and which lie below the end."""
+    """Names of bounds as they are defined, none of which is `taken`, and which lie below the end."""
 
     var: str
-    names: Names
+    taken: frozenset[str]
     lines: list[TStmt] = field(default_factory=list)
     known: dict[Expr, Expr] = field(default_factory=dict)
     below: set[Expr] = field(default_factory=set)
@@ -52,7 +42,7 @@ class _Named:
     def name(self, word: str, e: Expr) -> Expr:
         if isinstance(e, Const | Var | Load):
             return e
-        name = self.names.of(f"{self.var}_{word}")
+        name = free_name(f"{self.var}_{word}", self.taken)
         self.lines.append(define(name, e))
         return local(name)
 
@@ -61,11 +51,11 @@ class _Named:
         return rewrite(e, self.known.get)
 
 
-def bounds(run: Run, group: Group, names: Names) -> Bounds:
+def bounds(run: Run, group: Group, taken: frozenset[str]) -> Bounds:
     """Bounds of a walk. Each lies between the one before and the end, also for a consumer behind the last row, whose
     loads have to be as many as those of the others."""
     zero = run.lo == Const(0, "int32")
-    made = _Named(run.var, names)
+    made = _Named(run.var, taken)
     words = _words(run)
     end = made.known[run.hi] = made.name("end", run.hi)
     lo = run.lo if zero and nonnegative(run.hi, group.is_size) else minimum(run.lo, run.hi)
@@ -82,7 +72,7 @@ def bounds(run: Run, group: Group, names: Names) -> Bounds:
         edges.append(made.known.setdefault(p.hi, made.name(word, edge)))
         made.below.add(edges[-1])
     edges.append(end)
-    shared = _Named(run.var, names)
+    shared = _Named(run.var, taken)
     # The end first: a begin may be cut off there.
     all_end = _of_all(made, shared, group, "all_end", run.hi, end, True)
     all_begin = _of_all(made, shared, group, "all_begin", lo, begin, False)

@@ -15,14 +15,13 @@ from functools import cached_property
 from neptune.codegen.compile import WORKER, answered, parse_target, with_values
 from neptune.errors import InternalError, TargetError, unless_refused
 from neptune.hopper import versions
+from neptune.hopper.hardware import WARPS
 from neptune.hopper.sass import Lint, lint
 from neptune.runtime.addressing import KernelParameters
 from neptune.runtime.listing import disassemble
 from neptune.runtime.worker import Json, Worker
 
 TARGET = "cuda:90"
-WARPS = 4
-"""Warps that a program starts with: the first consumer; the other roles come on top."""
 KINDS = ("ttgir", "ptx", "cubin")
 LOG = logging.getLogger("neptune.codegen")
 
@@ -88,6 +87,7 @@ def gluon_or_why(
     request: Json = {
         "source": source,
         "target": parse_target(TARGET),
+        # The first consumer: other roles come on top.
         "options": {"num_warps": WARPS},
         "language": versions.SOURCE,
         "layout": versions.LAYOUT,

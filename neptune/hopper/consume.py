@@ -70,7 +70,7 @@ from neptune.tile.ir import (
     stmt_exprs,
     walk_stmts,
 )
-from neptune.tile.passes.util import Block, assigns, bound_reads, reads
+from neptune.tile.passes.util import Block, assigns, bound_reads, products, reads
 from neptune.tile.registers import read_in_registers
 
 
@@ -386,5 +386,4 @@ def reads_first(s: TStmt, name: str) -> bool:
 
 def multiplied(s: TStmt) -> set[str]:
     """The locals that are operands of products in a statement, those in its body included."""
-    dots = [n for x in walk_stmts((s,)) for e in stmt_exprs(x) for n in walk(e) if isinstance(n, Dot)]
-    return {x.name for d in dots for x in (bare(d.a), bare(d.b)) if isinstance(x, Local)}
+    return {x.name for _, dot in products((s,)) for x in (bare(dot.a), bare(dot.b)) if isinstance(x, Local)}

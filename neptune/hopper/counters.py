@@ -14,11 +14,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import cast
 
-from neptune.hopper.ir import AStmt, Await, Fill, Issue, Release, Staged, inside, tile_of, with_inside
+from neptune.hopper.ir import AStmt, Await, Body, Fill, Issue, Release, Staged, inside, tile_of, with_inside
 from neptune.ir.expr import Const, Expr, Load, Op, op, rewrite
 from neptune.tile.ir import Assign, Branch, Dot, Local, Loop, Scalar, TExpr
 
-Body = tuple[AStmt, ...]
 Offsets = Mapping[str, int]
 """By how much each counter is ahead of the one that takes its place."""
 

@@ -22,12 +22,11 @@ from typing import Any
 
 from neptune.errors import InternalError, Unsupported, answered, of_kernel
 from neptune.forms import Wanted
-from neptune.hopper.bounds import Names
 from neptune.hopper.check import Report, check, together
 from neptune.hopper.compile import TARGET
 from neptune.hopper.gluon import GluonText, generate
 from neptune.hopper.ir import AsyncKernel, Finish, Issue, Levers, walk_async
-from neptune.hopper.memory import Counts
+from neptune.hopper.memory import counts_of
 from neptune.hopper.roles import roles
 from neptune.hopper.scalars import in_kernel, var
 from neptune.hopper.short import shortened, taken_in
@@ -43,7 +42,7 @@ from neptune.ir.expr import walk as nodes
 from neptune.runtime.hopper.data import Asynchronous, Roles
 from neptune.runtime.parts import Parts
 from neptune.tile.ir import LoadTile, TileKernel, TileProgram, stmt_exprs, walk_stmts
-from neptune.tile.passes.util import names_in
+from neptune.tile.passes.util import free_name, names_in
 from neptune.tune.defaults import defaults
 from neptune.tune.parts import with_grids
 
@@ -70,7 +69,7 @@ class Part:
 
     def said(self) -> dict[str, Any]:
         """What explain() says of it."""
-        needs = Counts(self.walked).needs(self.kernel.levers)
+        needs = counts_of(self.walked).needs(self.kernel.levers)
         most, least = self.kernel.levers.registers
         return {
             "name": self.kernel.name,
@@ -255,8 +254,8 @@ def with_walk(program: TileProgram, walked: Walked, differs: Differs) -> TilePro
     assert walked.symbolic is not None
     kernel = walked.symbolic
     if len(program.kernels) > 1:
-        used = Names(frozenset(names_in(kernel) | program.globals.keys() | {t.name for t in program.tunables}))
-        own = {t.name: used.of(f"{t.name}_own") for t in program.tunables if t.name in walked.values}
+        taken = names_in(kernel) | program.globals.keys() | {t.name for t in program.tunables}
+        own = {t.name: free_name(f"{t.name}_own", taken) for t in program.tunables if t.name in walked.values}
         if tied := _tied(program, kernel, own.keys()):
             return tied
         env: dict[str, Expr] = {n: var(x) for n, x in own.items()}
@@ -356,7 +355,7 @@ def _none(left: Mapping[str, Unsupported]) -> Unsupported:
 def _tried(walked: Walked, program: TileProgram, wanted: Wanted) -> list[Levers] | Unsupported:
     """The first of all forms that fit and hold as many registers, a few: what spills in one does in the others."""
     found: dict[tuple[int, float], Levers] = {}
-    counts = Counts(walked)
+    counts = counts_of(walked)
     order = ordered(walked, program, wanted)
     if isinstance(order, Unsupported):
         return order

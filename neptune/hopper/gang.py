@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from itertools import count
 
 from neptune.errors import Unsupported
+from neptune.hopper.hardware import ROWS
 from neptune.hopper.scalars import in_kernel, is_less, reads_var, replaced, var, with_values
 from neptune.ir.affine import linear, poly
 from neptune.ir.expr import Const, Expr, Op, Var, binary, variables, walk
@@ -18,7 +18,6 @@ from neptune.ir.program import Tunable
 from neptune.tile.ir import (
     Assign,
     Branch,
-    Dot,
     GridAxis,
     Iota,
     Scalar,
@@ -27,10 +26,7 @@ from neptune.tile.ir import (
     stmt_exprs,
     walk_stmts,
 )
-from neptune.tile.passes.util import names_in
-
-ROWS = 64
-"""Rows of a consumer: the rows of a product of one warpgroup."""
+from neptune.tile.passes.util import free_name, names_in, products
 
 
 @dataclass(frozen=True)
@@ -46,21 +42,12 @@ class Ganged:
     values: Mapping[str, int]
 
 
-def products(kernel: TileKernel) -> list[tuple[Assign | None, Dot]]:
-    """Every product of matrices, with the assignment it stands in."""
-    found: list[tuple[Assign | None, Dot]] = []
-    for s in walk_stmts(kernel.body):
-        nodes = (x for e in stmt_exprs(s) for x in walk(e))
-        found += [(s if isinstance(s, Assign) else None, x) for x in nodes if isinstance(x, Dot)]
-    return found
-
-
 def gang(program: TileProgram, kernel: TileKernel, tiles: Mapping[str, int]) -> Ganged:
     """The kernel by single consumers; `tiles` gives tunables values, others have their first candidate.
 
     Raises Unsupported.
     """
-    dots = [dot for _, dot in products(kernel)]
+    dots = [dot for _, dot in products(kernel.body)]
     if not dots:
         raise Unsupported(
             "it has no product of matrices",
@@ -111,8 +98,7 @@ def _single(kernel: TileKernel, r: Expr) -> tuple[TileKernel, str]:
     if not _counts(r, parts):
         why = "the tile of its rows is no count of programs"
         raise Unsupported(why, fits="one grid variable, or two that count it")
-    taken = names_in(kernel)
-    name = next(n for n in ("i0" + "_" * k for k in count()) if n not in taken)
+    name = free_name("i0", names_in(kernel))
     made = in_kernel(kernel, replaced(r, var(name)))
     if any(reads_var(s, g.var) for s in made.body for g in parts):
         raise Unsupported("programs know more of their rows than which tile they are", fits="one grid variable of rows")

@@ -11,6 +11,7 @@ from neptune.codegen.triton_launch import wrap_words
 from neptune.codegen.triton_text import TL_DTYPES, WIDTH, wrap
 from neptune.hopper.gluon_roles import FIRST, TABLE
 from neptune.hopper.gluon_shared import CONSUMER, CONSUMERS, Shared
+from neptune.hopper.hardware import WARPS
 from neptune.hopper.ir import AsyncKernel
 from neptune.runtime.addressing import KernelParameters
 from neptune.tile.ir import TileProgram
@@ -122,7 +123,7 @@ class KernelWriter:
         registers, rest = self.kernel.levers.registers
         lines = ["gl.warp_specialize(", "    ["]
         lines += [x for name, args in parts for x in bracketed(f"        ({name}, (", args, ")),")]
-        warps = [4] * (many - 1) + [1]
+        warps = [WARPS] * (many - 1) + [1]
         return [*lines, "    ],", f"    {warps},", f"    {[registers] * (many - 1) + [rest]},", ")"]
 
 

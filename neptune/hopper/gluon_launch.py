@@ -20,6 +20,7 @@ from neptune.codegen.triton_launch import (
 from neptune.codegen.triton_text import MUL, TL_DTYPES, Text, wrap
 from neptune.errors import InternalError
 from neptune.hopper.gluon_roles import FIRST, TABLE
+from neptune.hopper.hardware import WARPS
 from neptune.hopper.ir import AsyncKernel, Fill, inside, walk_async
 from neptune.ir.expr import Const, Expr, Var, rewrite, variables
 from neptune.runtime.addressing import extent_of
@@ -117,7 +118,7 @@ class Launch:
         # Tables of several kernels lie in one dict.
         lines += [f"    {line}" for line in host.grid([f'"{text.function}"'] if self.tables > 1 else [])]
         table = [f"        {TABLE}, {FIRST},"] * (kernel.levers.persistent == "table")
-        call = [*passed(text.parameters), *table, "        num_warps=4,", "    )"]
+        call = [*passed(text.parameters), *table, f"        num_warps={WARPS},", "    )"]
         return [*lines, f"    {LAUNCHER}({text.function})[grid](", *call]
 
 

@@ -15,6 +15,7 @@ from neptune.errors import InternalError
 from neptune.hopper.bands import across_of
 from neptune.hopper.gluon_expr import GluonContext, GluonTile
 from neptune.hopper.gluon_shared import BAND, CONSUMER, CONSUMERS
+from neptune.hopper.hardware import ROWS
 from neptune.hopper.ir import (
     AsyncKernel,
     Await,
@@ -31,7 +32,7 @@ from neptune.hopper.ir import (
 )
 from neptune.hopper.ir import inside as body_of
 from neptune.hopper.lanes import Collected, step_of, with_collected
-from neptune.hopper.layouts import LANES, ROWS, Layout
+from neptune.hopper.layouts import LANES, Layout
 from neptune.hopper.pairs import paired
 from neptune.ir.dtypes import DTYPES
 from neptune.ir.expr import Expr, children, loads, variables, walk

@@ -12,10 +12,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from neptune.hopper.bounds import Names
 from neptune.hopper.gang import Ganged
 from neptune.hopper.producer import pruned
-from neptune.hopper.scalars import Block, in_block, reads_var, var
+from neptune.hopper.scalars import in_block, reads_var, var
 from neptune.ir.expr import Expr, Load, binary, cast, loads, rewrite, substitute
 from neptune.tile.ir import (
     Assign,
@@ -33,7 +32,7 @@ from neptune.tile.ir import (
     map_stmt,
 )
 from neptune.tile.passes.copies import drop_dead
-from neptune.tile.passes.util import assigns, names_in
+from neptune.tile.passes.util import Block, assigns, free_name, names_in
 
 
 def by_group(ganged: Ganged, staged: frozenset[str], group: str, consumers: int) -> TileKernel:
@@ -76,10 +75,9 @@ class _Change:
 
     def __init__(self, ganged: Ganged, made: frozenset[str], group: str, consumers: int) -> None:
         taken = names_in(ganged.kernel) | {name for name, _ in ganged.kernel.axes}
-        fresh = Names(frozenset(taken))
         self.made = made
-        self.names = {n: fresh.of(f"{n}_all") for n in made}
-        self.axes = {ganged.axis: fresh.of(f"{ganged.axis}_all")}
+        self.names = {n: free_name(f"{n}_all", taken) for n in made}
+        self.axes = {ganged.axis: free_name(f"{ganged.axis}_all", taken)}
         block = var(ganged.block)
         tiles = 1 << (consumers - 1).bit_length()
         self.extent = binary("mul", block, tiles)

@@ -40,7 +40,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias, cast
 
-from neptune.ir.expr import Expr, walk
+from neptune.ir.expr import Expr, loads, walk
 from neptune.ir.nodes import Tile
 from neptune.ir.printer import print_expr
 from neptune.tile.address import Address
@@ -55,6 +55,7 @@ from neptune.tile.ir import (
     TExpr,
     TStmt,
     bound_exprs,
+    read_by,
     stmt_exprs,
 )
 
@@ -151,6 +152,7 @@ class Drain:
 
 AStmt: TypeAlias = Assign | StoreTile | Loop | Branch | Fill | Await | Release | Issue | Finish | Send | Drain
 """Loops and branches hold these statements too."""
+Body: TypeAlias = tuple[AStmt, ...]
 
 
 @dataclass(frozen=True)
@@ -272,3 +274,9 @@ def scalars_of(s: AStmt) -> tuple[Expr, ...]:
             return bound_exprs(s)
         case _:
             return ()
+
+
+def locals_of(s: AStmt) -> set[str]:
+    """The locals that one statement reads (not its body), in its tiles or in its scalars."""
+    tiles = {name for e in exprs_of(s) for name in read_by(e)}
+    return tiles | {x.buffer for e in scalars_of(s) for x in loads(e) if not x.index}

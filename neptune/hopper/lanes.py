@@ -14,8 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from neptune.hopper.ir import AStmt, Finish, exprs_of, walk_async
-from neptune.ir.expr import Const, args_of, loads
+from neptune.hopper.ir import AStmt, Finish, locals_of, walk_async
+from neptune.ir.expr import Const, args_of
 from neptune.tile.ir import Assign, Full, Local, Reduce, TExpr, read_by
 
 
@@ -66,12 +66,7 @@ def _use(s: Any, name: str) -> str | None:
             return "start"
         step = step_of(s)
         return "other" if step is None else "sum" if step.terms is not None else "scale"
-    reads = any(name in read_by(e) for e in exprs_of(s)) or any(x.buffer == name for e in _bounds(s) for x in loads(e))
-    return "other" if reads else None
-
-
-def _bounds(s: Any) -> tuple[Any, ...]:
-    return tuple(getattr(s, n) for n in ("lo", "hi", "pred", "turn") if hasattr(s, n))
+    return "other" if name in locals_of(s) else None
 
 
 def step_of(s: Assign) -> Step | None:

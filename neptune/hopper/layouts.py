@@ -12,21 +12,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from neptune.errors import InternalError
+from neptune.hopper.hardware import COLUMNS, ROWS, WARP
 from neptune.hopper.ir import Issue
 from neptune.ir.dtypes import DTYPES
 from neptune.tile.ir import Local
 
-MAX_COLUMNS = 256
-"""Columns of a warpgroup's product."""
-ROWS = 64
-"""Rows of a warpgroup's product."""
 LANES = "LANES"
 _LANES = (
     "gl.DistributedLinearLayout([[8, 0]], [[0, 1], [0, 2], [1, 0], [2, 0], [4, 0]], [[16, 0], [32, 0]], [], [64, 4])"
 )
 """Of each row one number for each of the four lanes that hold it in a product's result."""
-WARP = 32
-"""Threads of a producer."""
 OPERAND_BITS = 256
 """Bits along the summed axis that one instruction takes of a row."""
 
@@ -73,7 +68,7 @@ class Layouts:
         """The layout of tiles whose columns are `axis`, made with this name where there is none of its form."""
         if axis in self._columns:
             return self._columns[axis]
-        columns = min(self.extents.get(axis, 1), MAX_COLUMNS)
+        columns = min(self.extents.get(axis, 1), COLUMNS)
         form = (max(columns, 8), OPERAND_BITS // bits)
         if form not in self._named:
             self._named[form] = Layout(f"{name}_LAYOUT")

@@ -8,11 +8,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from neptune.hopper.ir import AStmt, Finish, Issue, exprs_of, inside, scalars_of, with_inside
-from neptune.ir.expr import loads
-from neptune.tile.ir import Assign, Branch, Loop, read_by
-
-Body = tuple[AStmt, ...]
+from neptune.hopper.ir import AStmt, Body, Finish, Issue, inside, locals_of, with_inside
+from neptune.tile.ir import Assign, Branch, Loop
 
 
 def with_live(body: Body) -> Body:
@@ -26,8 +23,7 @@ def _block(body: Body, live: frozenset[str]) -> tuple[Body, frozenset[str]]:
     tiles |= {s.name: s.dot.dims for s in body if isinstance(s, Issue)}
     out: list[AStmt] = []
     for s in reversed(body):
-        read = frozenset(n for e in exprs_of(s) for n in read_by(e))
-        read |= {x.buffer for e in scalars_of(s) for x in loads(e) if not x.index}
+        read = locals_of(s)
         match s:
             case Loop() | Branch():
                 fresh, before = _block(inside(s), live)

@@ -12,13 +12,25 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import product
 from types import MappingProxyType
 
 from neptune.errors import Unsupported
 from neptune.hopper.bands import width
+from neptune.hopper.hardware import (
+    COLUMNS,
+    EXPONENTIALS,
+    FLOPS,
+    LANES_PER_ROW,
+    LATENCY,
+    ROWS,
+    SHARED_LIMIT,
+    THREADS,
+)
 from neptune.hopper.ir import Levers
 from neptune.hopper.products import sums_of
+from neptune.hopper.said import LEVERS
 from neptune.hopper.walked import Walked
 from neptune.hopper.weight import by_data, weight_of
 from neptune.ir.dtypes import DTYPES
@@ -38,15 +50,11 @@ from neptune.tile.ir import (
     stmt_exprs,
     walk_stmts,
 )
-from neptune.tile.passes.util import Block
+from neptune.tile.passes.util import Block, products
 from neptune.tune.instructions import OPERATORS
 
-SHARED_LIMIT = 232448
-"""Bytes of shared memory that a program can have on sm_90."""
 CAPTURED = 512
 """Bytes for what roles are started with: parameters, and where their tiles are (320 to 344 in compiled attention)."""
-ROWS, THREADS, LANES = 64, 128, 4
-"""Of a consumer; a row of a product's result lies in so many threads."""
 HOLDING, SCANNING = 40, 48
 """Registers of a producer's thread that finds bounds in rows of integers (with 24 it spills), and of one that scans
 those of keys (with 40 it spills)."""
@@ -58,21 +66,14 @@ PER_FUNCTION = 0.1
 consumers of depth 64 are left out under a soft cap, where they spilled 1104 bytes (and two none)."""
 PER_COLUMN = 2
 """Registers for each number that a lane holds of columns (document masks on 128 columns spill at any depth)."""
-WIDEST = 256
-"""Columns of a product."""
 SWIZZLED = 128
 """Bytes of a row of a tile that lie together in shared memory."""
 CHEAP = ("exp", "exp2", "abs", "neg", "sqrt", "rsqrt")
-FLOPS, EXPONENTIALS = 4096, 16
-"""Of a multiprocessor in a cycle: of 16-bit products, and of special functions."""
-LATENCY = 1500
-"""Cycles from asking for a tile until it is there."""
 NOTHING: Mapping[str, int] = MappingProxyType({})
 APART = 3
 """Stages of loops where they are (depth 64, three consumers: 1 to 4 % ahead of two stages on an H200)."""
-CONSUMERS, STAGES = (2, 3), (2, 3, 4, 5, 6)
 MEMORY = ((True, True), (True, False), (False, False))
-"""What is tried; of results and of tiles that are loaded once a group: memory of their own, and two stages. A result
+"""What is tried of results and of tiles that are loaded once a group: memory of their own, and two stages. A result
 lies over a tile of one stage alone."""
 
 
@@ -105,9 +106,7 @@ class Counts:
         kernel = walked.symbolic or walked.kernel
         self.extents: Mapping[str, Expr] = dict(kernel.axes)
         self.rows = _rows(kernel.body)
-        loops = [s for s in walk_stmts(walked.producer) if isinstance(s, Loop)]
-        looped = {x.name for s in loops for x in walk_stmts(s.body) if isinstance(x, Assign)}
-        loads = {s.name: s.value for s in walk_stmts(walked.producer) if isinstance(s, Assign)}
+        loads, looped = walked.loads, walked.looped
         self.rings = [_Tile(loads[n].dims, loads[n].dtype, own, n in looped) for n, own in walked.staged]
         sent = dict(walked.sent)
         stores = [s for s in walk_stmts(kernel.body) if isinstance(s, StoreTile) and s.buffer in sent]
@@ -158,7 +157,7 @@ class Counts:
         looped += sum(elements(dims) * DTYPES[dtype].bits / 32 for dims, dtype in self.operands)
         looped += sum(PER_FUNCTION * elements(dims) for dims in self.functions)
         # Each of the four lanes of a row holds its columns of what is known of columns.
-        looped += max((PER_COLUMN * sum(map(elements, of)) * THREADS / LANES for of in self.columns), default=0)
+        looped += max((PER_COLUMN * sum(map(elements, of)) * THREADS / LANES_PER_ROW for of in self.columns), default=0)
         # Two elements lie side by side in a thread, and have an address of 64 bits.
         by_pointers = [
             sum(elements(e.dims) * (DTYPES[e.dtype].bits / 32 + 1) for e in of) for of in (self.read, self.read_once)
@@ -169,6 +168,12 @@ class Counts:
         scores = sum(elements(dot.dims) for dot in self.inner if dot.acc is None)
         many = levers.consumers
         return Needs(shared, registers, many * flops / FLOPS, many * scores * max(1.0, self.special) / EXPONENTIALS)
+
+
+@lru_cache(maxsize=32)
+def counts_of(walked: Walked) -> Counts:
+    """What a walk holds, counted once."""
+    return Counts(walked)
 
 
 def _read(body: Block, staged: set[str]) -> set[LoadTile]:
@@ -208,7 +213,7 @@ def _special(body: Block) -> float:
 
 def _rows(body: Block) -> str:
     """The axis of the consumers' rows."""
-    return next(d.dims[0] for d in _dots(tuple(walk_stmts(body))))
+    return next(dot.dims[0] for _, dot in products(body))
 
 
 def _dots(body: Block) -> list[Dot]:
@@ -239,12 +244,12 @@ def forms(walked: Walked, program: TileProgram, given: Mapping[str, int] = NOTHI
     how much work a group is, so that the next one goes to the processor that is free first. Where sizes are known,
     `neptune.hopper.predict.fastest` knows better.
     """
-    counts = Counts(walked)
+    counts = counts_of(walked)
     weight = weight_of(walked)
     persistent = "table" if weight is not None else "once" if by_data(walked) else "stride"
     found: list[tuple[tuple[float, ...], Levers]] = []
     for tiles in _tiles(walked, program, given):
-        for consumers, stages, (own_out, ahead) in product(CONSUMERS, STAGES, MEMORY):
+        for consumers, stages, (own_out, ahead) in product(LEVERS["consumers"], LEVERS["stages"], MEMORY):
             levers = Levers(consumers, stages, persistent, own_out, False, tiles, 0, counts.producer, ahead)
             needs = counts.needs(levers)
             saved = own_out or counts.needs(replace(levers, own_out=True)).shared > needs.shared
@@ -302,12 +307,12 @@ def _tiles(walked: Walked, program: TileProgram, given: Mapping[str, int]) -> It
 def _with_wider(candidates: tuple[int, ...]) -> tuple[int, ...]:
     """The columns of a product: those of the template, and twice the most, since a consumer's rows are fewer than those
     of a program on tiles."""
-    return tuple(dict.fromkeys((*candidates, min(2 * max(candidates), WIDEST))))
+    return tuple(dict.fromkeys((*candidates, min(2 * max(candidates), COLUMNS))))
 
 
 def misfit(walked: Walked, program: TileProgram, levers: Levers) -> Unsupported | None:
     """Why a form does not fit, with the nearest that do; None of one that does."""
-    counts = Counts(walked)
+    counts = counts_of(walked)
     tiles = {**walked.values, **levers.tiles}
     wrong = wrong_with(counts.needs(replace(levers, tiles=tiles)), levers)
     if wrong is None:

@@ -15,12 +15,11 @@ Hopper's unit cuts running sums of 8-bit floats to some 14 bits, so that each ti
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import count
 
 from neptune.ir.dtypes import FLOAT8
-from neptune.ir.expr import Op, rewrite, walk
-from neptune.tile.ir import Assign, Branch, Dot, Local, Loop, TExpr, TileKernel, TStmt, bare, map_stmt, stmt_exprs
-from neptune.tile.passes.util import Block, map_blocks, names_in
+from neptune.ir.expr import Op, rewrite
+from neptune.tile.ir import Assign, Branch, Dot, Local, Loop, TExpr, TileKernel, TStmt, bare, map_stmt
+from neptune.tile.passes.util import Block, free_name, map_blocks, names_in, products
 
 
 def multiplied(s: TStmt) -> Dot | None:
@@ -45,18 +44,19 @@ def operands(kernel: TileKernel) -> TileKernel:
 
     def name(of: str, what: str) -> str:
         if (of, what) not in chosen:
-            wish = next(n for n in (f"{of}_{what}" + "_" * k for k in count()) if n not in taken)
-            taken.add(wish)
-            chosen[of, what] = wish
+            chosen[of, what] = free_name(f"{of}_{what}", taken)
+            taken.add(chosen[of, what])
         return chosen[of, what]
 
     def apart(s: TStmt) -> Block:
-        if isinstance(s, Loop | Branch) or not any(isinstance(x, Dot) for e in stmt_exprs(s) for x in walk(e)):
+        if isinstance(s, Loop | Branch):
+            return (s,)
+        inner = next((dot for _, dot in products((s,))), None)
+        if inner is None:
             return (s,)
         dot = multiplied(s)
         of = s.name if isinstance(s, Assign) else s.buffer
         if dot is None:
-            inner = next(x for e in stmt_exprs(s) for x in walk(e) if isinstance(x, Dot))
             made = Local(name(of, "product"), inner.dims, inner.dtype)
             if inner.acc is not None:
                 return (s,)

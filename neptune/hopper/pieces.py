@@ -10,11 +10,14 @@ from dataclasses import dataclass
 from functools import reduce
 
 from neptune.codegen.triton_expr import ceiling
-from neptune.hopper.scalars import Block, is_less, reads_itself, replaced, var
+from neptune.errors import Unsupported, answered
 from neptune.hopper.scalars import in_block as changed
-from neptune.ir.expr import Cast, Const, Expr, Op, Var, args_of, binary, conjuncts, substitute, variables
+from neptune.hopper.scalars import is_less, reads_itself, replaced, var
+from neptune.ir.expr import Expr, Op, Var, args_of, binary, conjuncts, substitute, variables
+from neptune.ir.facts import slope
+from neptune.ir.ops import SIGNS
 from neptune.tile.ir import Assign, Branch, Loop, TStmt, walk_stmts
-from neptune.tile.passes.util import assigns
+from neptune.tile.passes.util import Block, assigns
 
 
 @dataclass(frozen=True)
@@ -112,40 +115,8 @@ def direction(e: Expr, name: str, positive: frozenset[str]) -> int | None:
     >>> direction((Var("n") - Var("i") * 64) // 128, "i", frozenset())
     -1
     """
-    if name not in variables(e):
-        return 0
-    match e:
-        case Var():
-            return 1
-        case Cast(arg, _):
-            return direction(arg, name, positive)
-        case Op("neg", (a,), _):
-            return _flip(direction(a, name, positive))
-        case Op("add" | "min" | "max", (a, b), _):
-            return _both(direction(a, name, positive), direction(b, name, positive))
-        case Op("sub", (a, b), _):
-            return _both(direction(a, name, positive), _flip(direction(b, name, positive)))
-        case Op("mul", (a, b), _) if _positive(b, positive):
-            return direction(a, name, positive)
-        case Op("mul", (b, a), _) if _positive(b, positive):
-            return direction(a, name, positive)
-        case Op("floordiv", (a, b), _) if _positive(b, positive):
-            return direction(a, name, positive)
-    return None
-
-
-def _flip(d: int | None) -> int | None:
-    return None if d is None else -d
-
-
-def _both(a: int | None, b: int | None) -> int | None:
-    if a is None or b is None or a * b < 0:
-        return None
-    return a or b
-
-
-def _positive(e: Expr, positive: frozenset[str]) -> bool:
-    return (isinstance(e, Const) and e.value > 0) or (isinstance(e, Var) and e.name in positive)
+    way = answered(slope, e, name, lambda x: SIGNS["+"] if isinstance(x, Var) and x.name in positive else None)
+    return None if isinstance(way, Unsupported) else 0 if way == "0" else -1 if "-" in way else 1
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from math import ceil, prod
 
 import numpy as np
 
+from neptune.hopper.hardware import LATENCY, ROWS, WARPS
 from neptune.hopper.ir import Levers
 from neptune.ir.expr import Var, variables
 from neptune.tile.ir import TileProgram
@@ -35,8 +36,6 @@ from neptune.tune.machine import Machine
 from neptune.tune.numbers import Array
 from neptune.tune.work import KernelWork, Move, Section
 
-ROWS, WARPS = 64, 4
-"""Of a consumer."""
 EXACT = 4096
 """Groups that are shared out one by one; of more, what is uneven at the end is little."""
 UNITS = ("matrix", "special", "issue", "port")
@@ -58,7 +57,7 @@ class Overlap:
 
     Measured: `clock` of these kernels relative to others (1.63 and 1.75 GHz); `stride`, the rate where programs take
     every so many groups of different length, relative to the table's (488 / 558 and 528 / 604 TFLOP/s). `start`, of a
-    program, and `latency`, of a tile, are those of kernels on tiles and of `neptune.hopper.memory`; `ahead` is the part
+    program, and `latency`, of a tile, are those of kernels on tiles and of the hardware; `ahead` is the part
     of a step that a stage is in use, `held` what it is in use longer by a product in flight, whose tiles come as late
     as those of kernels on tiles. Fitted on 86 times of attention, the hand-written form's and those of its levers:
     the share of the datasheet's rate of products, the exponents `among` units and `beside` chains, cycles of a chain
@@ -70,7 +69,7 @@ class Overlap:
     clock: float = 1.63 / 1.75
     stride: float = 0.875
     start: float = FITTED.program
-    latency: float = 1500.0
+    latency: float = float(LATENCY)
     ahead: float = 0.5
     held: float = 0.5
     matrix: float = 0.82

@@ -15,17 +15,15 @@ from dataclasses import replace
 from neptune.errors import Unsupported
 from neptune.hopper.rotate import accumulated
 from neptune.ir.dtypes import DTYPES
-from neptune.ir.expr import rewrite, rewrite_parts, walk
-from neptune.tile.ir import Assign, Branch, Dot, Local, Loop, TExpr, TStmt, bare, map_stmt, stmt_exprs
-from neptune.tile.passes.util import Block, assigns, reads
+from neptune.ir.expr import rewrite, rewrite_parts
+from neptune.ir.names import fresh_name
+from neptune.tile.ir import Assign, Branch, Dot, Local, Loop, TExpr, TStmt, bare, map_stmt
+from neptune.tile.passes.util import Block, assigns, products, reads
 
 
 def unused(name: str, used: set[str]) -> str:
     """A name that is not in `used`, which it then is."""
-    fresh, k = name, 0
-    while fresh in used:
-        k += 1
-        fresh = f"{name}_{k}"
+    fresh = fresh_name(used, name)
     used.add(fresh)
     return fresh
 
@@ -69,7 +67,7 @@ def _separated(s: TStmt, staged: frozenset[str], used: set[str]) -> Iterator[TSt
         s = replace(s, value=rewrite_parts(s.value, product))
         yield from before
         yield from _alone(s, staged, used)
-    elif any(isinstance(n, Dot) for e in stmt_exprs(s) for n in walk(e)):
+    elif any(True for _ in products((s,))):
         s = map_stmt(s, lambda e: rewrite(e, product))
         yield from before
         yield s

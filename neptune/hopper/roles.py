@@ -13,7 +13,7 @@ walk's bodies load the tiles of one name in the same order and as often, so that
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from neptune.errors import InternalError, Unsupported
 from neptune.hopper.consume import consumed
@@ -26,19 +26,11 @@ from neptune.hopper.together import together
 from neptune.hopper.walked import Walked
 from neptune.hopper.weight import weight_of
 from neptune.ir.dtypes import DTYPES
-from neptune.ir.expr import Const, Expr, ceildiv
+from neptune.ir.expr import Const, ceildiv
 from neptune.ir.integers import known_size
-from neptune.tile.boxes import box_of, inside, sent
-from neptune.tile.ir import Assign, Branch, GridAxis, LoadTile, Loop, StoreTile, TileProgram, walk_stmts
+from neptune.tile.boxes import GivenShapes, box_of, inside, sent
+from neptune.tile.ir import Assign, Branch, GridAxis, LoadTile, Loop, StoreTile, TileProgram
 from neptune.tile.passes.util import Block, names_in
-
-
-@dataclass(frozen=True)
-class Numbers:
-    """A program with numbers for the extents of tile axes: what `neptune.codegen.triton_descriptor` asks for."""
-
-    program: TileProgram
-    extents: Mapping[str, Expr]
 
 
 def roles(walked: Walked, program: TileProgram, levers: Levers) -> AsyncKernel:
@@ -52,7 +44,7 @@ def roles(walked: Walked, program: TileProgram, levers: Levers) -> AsyncKernel:
         raise InternalError(f"the walk of {walked.kernel.name} is one of {walked.consumers} consumers")
     kernel = walked.kernel
     axes = tuple((name, int(known_size(extent, levers.tiles))) for name, extent in kernel.axes)
-    numbers = Numbers(program, {name: Const(n, "int32") for name, n in axes})
+    numbers = GivenShapes(program, {name: Const(n, "int32") for name, n in axes})
     rings = _rings(walked, numbers, levers)
     used = names_in(kernel) | rings.keys()
     body = separated(kernel.body, frozenset(rings), used)
@@ -88,16 +80,9 @@ def _of_groups(g: GridAxis, walked: Walked) -> GridAxis:
 # --- rings -------------------------------------------------------------------------------------
 
 
-def _rings(walked: Walked, numbers: Numbers, levers: Levers) -> dict[str, Ring]:
+def _rings(walked: Walked, numbers: GivenShapes, levers: Levers) -> dict[str, Ring]:
     """The ring of each staged tile, by its name."""
-    loads = {s.name: s.value for s in walk_stmts(walked.producer) if isinstance(s, Assign)}
-    looped = {
-        s.name
-        for outer in walk_stmts(walked.producer)
-        if isinstance(outer, Loop)
-        for s in walk_stmts(outer.body)
-        if isinstance(s, Assign)
-    }
+    loads, looped = walked.loads, walked.looped
     rings = {}
     for name, own in walked.staged:
         load = loads[name]
@@ -132,7 +117,7 @@ def _produced(body: Block, rings: Mapping[str, Ring], counters: Mapping[str, str
 # --- results -----------------------------------------------------------------------------------
 
 
-def _outs(body: Block, rings: Mapping[str, Ring], numbers: Numbers, levers: Levers) -> dict[str, Out]:
+def _outs(body: Block, rings: Mapping[str, Ring], numbers: GivenShapes, levers: Levers) -> dict[str, Out]:
     """The results that leave as boxes, by buffer: in memory of their own, or over the ring of a tile of their size."""
     loaded = {s.name for s in body if isinstance(s, Assign) and isinstance(s.value, LoadTile)}
     once = [n for n, r in rings.items() if r.own and r.stages == 1 and n in loaded]
@@ -147,7 +132,7 @@ def _outs(body: Block, rings: Mapping[str, Ring], numbers: Numbers, levers: Leve
     return outs
 
 
-def _alike(ring: Ring, s: StoreTile, numbers: Numbers) -> bool:
+def _alike(ring: Ring, s: StoreTile, numbers: GivenShapes) -> bool:
     """True where a result takes as much memory as a tile, in as many columns."""
     bits = DTYPES[ring.dtype].bits == DTYPES[s.value.dtype].bits
     return bits and [numbers.extents[d] for d in ring.dims] == [numbers.extents[d] for d in s.dims]

@@ -16,11 +16,10 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from neptune.hopper.operands import multiplied
-from neptune.hopper.scalars import Block
 from neptune.ir.expr import Op
 from neptune.ir.reducers import BY_OP
 from neptune.tile.ir import Assign, Dot, LoadTile, Local, TExpr, TStmt, bare, read_by, walk_stmts
-from neptune.tile.passes.util import assigns, uses
+from neptune.tile.passes.util import Block, assigns, uses
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable
 from dataclasses import dataclass, field
 
-from neptune.hopper.scalars import Block
 from neptune.ir.dtypes import is_float
 from neptune.ir.expr import Cast, Const, Expr, Op, Select, walk
 from neptune.tile.ir import (
@@ -26,6 +25,7 @@ from neptune.tile.ir import (
     Scalar,
     TExpr,
 )
+from neptune.tile.passes.util import Block
 
 
 @dataclass(frozen=True)

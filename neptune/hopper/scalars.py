@@ -7,9 +7,8 @@ from dataclasses import replace
 
 from neptune.ir.expr import Const, Expr, Load, Op, Var, loads, rewrite, substitute, variables
 from neptune.tile.ir import Assign, Branch, Full, Loop, Scalar, TExpr, TileKernel, TStmt, map_stmt
-from neptune.tile.passes.util import reads
+from neptune.tile.passes.util import Block, reads
 
-Block = tuple[TStmt, ...]
 Change = Callable[[Expr], Expr]
 
 

@@ -12,13 +12,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from neptune.errors import Unsupported
-from neptune.hopper.gang import Ganged, products
+from neptune.hopper.gang import Ganged
+from neptune.hopper.hardware import COLUMNS
 from neptune.hopper.operands import multiplied
-from neptune.hopper.roles import Numbers
 from neptune.hopper.scalars import with_values
 from neptune.ir.dtypes import DTYPES
 from neptune.ir.expr import Const, Select, walk
-from neptune.tile.boxes import ALIGNMENT, MAX_BOX, aligned_rows, box_of, inside
+from neptune.tile.boxes import ALIGNMENT, MAX_BOX, GivenShapes, aligned_rows, box_of, inside
 from neptune.tile.ir import (
     Assign,
     Dot,
@@ -27,15 +27,16 @@ from neptune.tile.ir import (
     TExpr,
     TileKernel,
     TileProgram,
+    TStmt,
     bare,
     reread,
     stmt_exprs,
     walk_stmts,
 )
-from neptune.tile.passes.util import scalar_names
+from neptune.tile.passes.util import products, scalar_names
 
-LEAST, MOST = 16, 256
-"""Of the extents of an operand: the depth of one instruction for 16 bits, and its most columns."""
+LEAST = 16
+"""Of the extents of an operand: the depth of one instruction for 16 bits."""
 OPERANDS = ("float16", "bfloat16", "int8", "float8_e4m3fn", "float8_e5m2")
 
 
@@ -57,18 +58,18 @@ def stage(program: TileProgram, ganged: Ganged) -> Staging:
     kernel = with_values(ganged.kernel, ganged.values)
     if again := reread(kernel.body):
         raise Unsupported("the kernel reads what it writes", again[0], "a kernel that writes only results")
-    for where, dot in products(kernel):
-        _check_product(kernel, where, dot)
+    for s, dot in products(kernel.body):
+        _check_product(kernel, s, dot)
     assigned: dict[str, list[Assign]] = {}
     for s in walk_stmts(kernel.body):
         if isinstance(s, Assign):
             assigned.setdefault(s.name, []).append(s)
-    ctx = Numbers(program, dict(kernel.axes))
+    ctx = GivenShapes(program, dict(kernel.axes))
     kept: dict[str, str | None] = {}
-    for where, dot in products(kernel):
+    for s, dot in products(kernel.body):
         for side, operand in (("left", dot.a), ("right", dot.b)):
             source = bare(operand)
-            at = where.name if where is not None else "a product"
+            at = s.name if isinstance(s, Assign) else "a product"
             if not isinstance(source, Local):
                 what = "masked, as no row may see all of it," if isinstance(source, Select) else "computed"
                 why: str | None = f"is {what} where it is multiplied"
@@ -89,9 +90,9 @@ def stage(program: TileProgram, ganged: Ganged) -> Staging:
     return Staging(tiles, tuple(n for n, _ in tiles if _elsewhere(kernel, n)))
 
 
-def _once(kernel: TileKernel, ctx: Numbers, assigned: Mapping[str, list[Assign]]) -> Iterator[str]:
+def _once(kernel: TileKernel, ctx: GivenShapes, assigned: Mapping[str, list[Assign]]) -> Iterator[str]:
     """What is loaded outside of loops, in the form of a product's result."""
-    results = {dot.dims for _, dot in products(kernel)}
+    results = {dot.dims for _, dot in products(kernel.body)}
     for s in kernel.body:
         if not isinstance(s, Assign) or assigned[s.name] != [s] or s.value.dims not in results:
             continue
@@ -99,10 +100,10 @@ def _once(kernel: TileKernel, ctx: Numbers, assigned: Mapping[str, list[Assign]]
             yield s.name
 
 
-def _check_product(kernel: TileKernel, where: Assign | None, dot: Dot) -> None:
+def _check_product(kernel: TileKernel, s: TStmt, dot: Dot) -> None:
     """Raise Unsupported for a product that no warpgroup computes."""
-    at = where.name if where is not None else "a product"
-    if where is None or multiplied(where) is None:
+    at = s.name if isinstance(s, Assign) else "a product"
+    if multiplied(s) is None:
         raise Unsupported("it adds to another product than its own", at)
     if dot.a.dtype not in OPERANDS and not (dot.a.dtype == "float32" and dot.allow_tf32):
         raise Unsupported(
@@ -111,11 +112,11 @@ def _check_product(kernel: TileKernel, where: Assign | None, dot: Dot) -> None:
     extents = {name: int(e.value) for name, e in kernel.axes if isinstance(e, Const)}
     (_, depth), (_, columns) = dot.a.dims, dot.b.dims
     for axis in (depth, columns):
-        if not LEAST <= extents[axis] <= MOST:
-            raise Unsupported(f"axis {axis} of its product has {extents[axis]} elements", at, f"{LEAST} to {MOST}")
+        if not LEAST <= extents[axis] <= COLUMNS:
+            raise Unsupported(f"axis {axis} of its product has {extents[axis]} elements", at, f"{LEAST} to {COLUMNS}")
 
 
-def _uncopied(ctx: Numbers, e: TExpr) -> str | None:
+def _uncopied(ctx: GivenShapes, e: TExpr) -> str | None:
     """Why a value is not copied as a box of a tensor, None where it is."""
     if not isinstance(e, LoadTile):
         return "is computed"

@@ -14,11 +14,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TypeAlias
 
-from neptune.hopper.ir import AStmt, Await, Fill, Release, Ring, inside, with_inside
+from neptune.hopper.ir import AStmt, Await, Body, Fill, Release, Ring, inside, with_inside
 from neptune.ir.expr import Expr
 from neptune.tile.ir import Branch, Loop
 
-Body: TypeAlias = tuple[AStmt, ...]
 Step: TypeAlias = Fill | Await | Release
 
 

@@ -17,8 +17,8 @@ from typing import Any
 from neptune.codegen.triton_kernel import function_name
 from neptune.codegen.triton_launch import shape_sources
 from neptune.hopper.check import Trial
+from neptune.hopper.hardware import ROWS
 from neptune.hopper.ir import AsyncKernel, walk_async
-from neptune.hopper.memory import ROWS
 from neptune.hopper.windows import LEAST, in_a_row, window
 from neptune.ir.expr import Const, Expr, variables, walk
 from neptune.ir.program import Buffer, Scalar

@@ -27,7 +27,7 @@ from neptune.hopper.ir import (
     Staged,
     exprs_of,
     inside,
-    scalars_of,
+    locals_of,
     staged_in,
     walk_async,
 )
@@ -35,9 +35,9 @@ from neptune.hopper.plain import as_tiles
 from neptune.hopper.together import apart
 from neptune.ir.check import report, reported
 from neptune.ir.dtypes import DTYPES, FLOAT8, is_int
-from neptune.ir.expr import Const, Expr, Load, Op, loads
+from neptune.ir.expr import Const, Expr, Load, Op
 from neptune.ir.printer import print_expr
-from neptune.tile.ir import Assign, Branch, Dot, Local, Loop, StoreTile, TileProgram, bare, read_by
+from neptune.tile.ir import Assign, Branch, Dot, Local, Loop, StoreTile, TileProgram, bare
 from neptune.tile.passes.util import scalar_names
 from neptune.tile.verify import mistakes
 
@@ -265,9 +265,7 @@ class _Role:
 
     def reads(self, s: AStmt, state: _State) -> None:
         """A statement must not read what is in flight."""
-        read = {n for e in exprs_of(s) for n in read_by(e)}
-        read |= {x.buffer for e in scalars_of(s) for x in loads(e) if not x.index}
-        for name in sorted(read & {f.name for f in state.flight}):
+        for name in sorted(locals_of(s) & {f.name for f in state.flight}):
             self.say(f"{name} is read in flight")
         if not (isinstance(s, Assign) and isinstance(s.value, Staged)):
             for tile in (t for e in exprs_of(s) for t in staged_in(e)):

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 
 from neptune.errors import Unsupported
 from neptune.hopper.backwards import backwards, minus, plan
-from neptune.hopper.bounds import Bounds, Names, bounds
+from neptune.hopper.bounds import Bounds, bounds
 from neptune.hopper.columns import in_columns
 from neptune.hopper.gang import gang
 from neptune.hopper.group_bounds import by_group
@@ -26,14 +26,13 @@ from neptune.hopper.ir import Levers
 from neptune.hopper.operands import operands
 from neptune.hopper.pieces import Group, Piece, Run, runs
 from neptune.hopper.producer import BY_POSITION, assigns_any, check_for_all, masks, pruned, read, unmasked
-from neptune.hopper.roles import Numbers
-from neptune.hopper.scalars import Block, in_block, put, var, with_values
+from neptune.hopper.scalars import in_block, put, var, with_values
 from neptune.hopper.staged import Staging, stage
 from neptune.hopper.walked import Walked
 from neptune.ir.expr import Const, Expr, Var, binary, loads, substitute, variables
-from neptune.tile.boxes import sent
+from neptune.tile.boxes import GivenShapes, sent
 from neptune.tile.ir import Assign, Branch, Loop, TileKernel, TileProgram, TStmt, walk_stmts
-from neptune.tile.passes.util import assigns, confined, names_in
+from neptune.tile.passes.util import Block, assigns, confined, free_name, names_in
 
 
 def walk(program: TileProgram, kernel: TileKernel, levers: Levers) -> Walked:
@@ -41,16 +40,15 @@ def walk(program: TileProgram, kernel: TileKernel, levers: Levers) -> Walked:
     ganged = gang(program, kernel, levers.tiles)
     ganged = replace(ganged, kernel=operands(ganged.kernel))
     staging = stage(program, ganged)
-    used = Names(frozenset(names_in(ganged.kernel) | program.globals.keys()))
-    together = used.of("group")
+    together = free_name("group", names_in(ganged.kernel) | program.globals.keys())
     ganged = replace(ganged, kernel=by_group(ganged, staging.names, together, levers.consumers))
-    used = Names(frozenset(names_in(ganged.kernel) | program.globals.keys()))
+    taken = frozenset(names_in(ganged.kernel) | program.globals.keys())
     sizes = {d.name for b in program.globals.values() for d in b.shape if isinstance(d, Var)}
     counts = frozenset(sizes | {g.var for g in ganged.kernel.grid})
     tunables = frozenset(t.name for t in program.tunables)
     group = Group(ganged.rows, together, levers.consumers, tunables, counts)
     assigned = {n for s in ganged.kernel.body for n in assigns(s)}
-    walker = _Walker(staging, group, used, frozenset(assigned - confined(ganged.kernel.body)))
+    walker = _Walker(staging, group, taken, frozenset(assigned - confined(ganged.kernel.body)))
     consumer, producer = walker.block(ganged.kernel.body)
     consumer = put(consumer, together, group.of_consumer(var(together)))
     producer = pruned(producer, staging.names)
@@ -67,7 +65,7 @@ def walk(program: TileProgram, kernel: TileKernel, levers: Levers) -> Walked:
         late=tuple(walker.late),
         read=staging.read,
         kept=tuple(walker.kept),
-        sent=tuple((s.buffer, s in made.body) for s in sent(made.body, Numbers(program, dict(made.axes)))),
+        sent=tuple((s.buffer, s in made.body) for s in sent(made.body, GivenShapes(program, dict(made.axes)))),
         symbolic=symbolic,
         values=dict(ganged.values),
     )
@@ -85,7 +83,7 @@ class _Walker:
 
     staging: Staging
     group: Group
-    names: Names
+    taken: frozenset[str]
     escaping: frozenset[str]
     late: list[str] = field(default_factory=list)
     kept: list[str] = field(default_factory=list)
@@ -113,7 +111,7 @@ class _Walker:
         if not assigns_any(run.statements, self.staging.names):
             return run.statements, run.statements
         found = plan(run, self.staging.names, self.escaping)
-        step = self.names.of("t")
+        step = free_name("t", self.taken)
         if isinstance(found, str):
             self._keep(run, found)
             return self._forwards(run)
@@ -140,7 +138,7 @@ class _Walker:
         if any(self.group.rows in variables(x) for x in data):
             # A consumer behind the last row must not read there.
             raise Unsupported(f"loop {run.var} ends where data of its rows says so", run.var, BY_POSITION)
-        return bounds(run, self.group, self.names)
+        return bounds(run, self.group, self.taken)
 
     def _forwards(self, run: Run) -> tuple[Block, Block]:
         """The loops as they are, those that differ in what a copy does by itself as one. Where they are of other tiles

@@ -17,10 +17,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from neptune.tile.ir import TileKernel, TStmt
+from neptune.tile.ir import Assign, Loop, TExpr, TileKernel, TStmt, walk_stmts
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Walked:
     """`kernel` is the consumer's: its grid has the variable `rows` over single consumers, 64 rows each.
 
@@ -47,3 +47,14 @@ class Walked:
     sent: tuple[tuple[str, bool], ...] = ()
     symbolic: TileKernel | None = None
     values: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def loads(self) -> dict[str, TExpr]:
+        """What the producer assigns, by name: the load of each staged tile among it."""
+        return {s.name: s.value for s in walk_stmts(self.producer) if isinstance(s, Assign)}
+
+    @property
+    def looped(self) -> frozenset[str]:
+        """The names that loops of the producer assign."""
+        loops = (s for s in walk_stmts(self.producer) if isinstance(s, Loop))
+        return frozenset(s.name for loop in loops for s in walk_stmts(loop.body) if isinstance(s, Assign))

@@ -10,7 +10,7 @@ from typing import Any
 from neptune.errors import Unsupported
 from neptune.forms import Wanted
 from neptune.hopper.ir import Levers
-from neptune.hopper.memory import Counts, forms, misfit
+from neptune.hopper.memory import counts_of, forms, misfit
 from neptune.hopper.predict import BEHIND, Predictor, fastest, with_parts
 from neptune.hopper.short import shortened
 from neptune.hopper.walked import Walked
@@ -46,7 +46,7 @@ def predictor_of(
     short: frozenset[str] = frozenset(),
 ) -> Predictor:
     """What predicts the times of a kernel's forms at some sizes; in the stages of `short` they have instructions."""
-    of = walked.kernel.name, bool(walked.late), Counts(walked).kept
+    of = walked.kernel.name, bool(walked.late), counts_of(walked).kept
     return _predictor(program, *of, tuple(sorted(sizes.items())), machine, short)
 
 
@@ -107,7 +107,7 @@ def _has(x: Levers, of: Mapping[str, Any]) -> bool:
 
 def _excluded(every: Sequence[Levers], walked: Walked, asked: Mapping[str, Any]) -> str:
     """What levers that exclude each other, or a kernel, come from."""
-    if asked.get("ahead") and not Counts(walked).once:
+    if asked.get("ahead") and not counts_of(walked).once:
         return "all its tiles come in loops, none once for a group of rows"
     if asked.get("ahead") and asked.get("persistent") == "once":
         return "programs of one group of rows have no next one"

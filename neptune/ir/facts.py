@@ -309,7 +309,7 @@ def slope(e: Expr, name: str, known: Known = nothing_known) -> str:
     match e:
         case Var():
             return "+"
-        case Cast(a, dtype) if not linear_in(e, 0):
+        case Cast(a, dtype) if not (linear_in(e, 0) or _widens(a.dtype, dtype)):
             raise Unsupported(f"the cast {a.dtype} → {dtype} is not known to keep the order", node=e)
         case Cast(a, _):
             return slope(a, name, known)
@@ -317,6 +317,12 @@ def slope(e: Expr, name: str, known: Known = nothing_known) -> str:
             return _chain(e, [slope(a, name, known) for a in e.args], known)
         case _:
             raise Unsupported("it is not known whether it rises or falls", node=e)
+
+
+def _widens(source: str, target: str) -> bool:
+    """True for integer dtypes of which the second holds what the first does."""
+    inner, outer = DTYPES[source], DTYPES[target]
+    return {inner.kind, outer.kind} == {"int"} and outer.lowest <= inner.lowest and inner.highest <= outer.highest
 
 
 def _chain(e: Op[Expr], inner: Sequence[str], known: Known) -> str:

@@ -36,6 +36,14 @@ class Shapes(Protocol):
     def extents(self) -> Mapping[str, Expr]: ...
 
 
+@dataclass(frozen=True)
+class GivenShapes:
+    """These two by themselves, where the extents are numbers."""
+
+    program: TileProgram
+    extents: Mapping[str, Expr]
+
+
 @dataclass(frozen=True, slots=True)
 class Box:
     """A descriptor access: the axis of each dimension (None: one element) and the first coordinate."""

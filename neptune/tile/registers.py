@@ -29,7 +29,7 @@ from neptune.tile.ir import (
     stmt_exprs,
     walk_stmts,
 )
-from neptune.tile.passes.util import Block, bound_reads, reads
+from neptune.tile.passes.util import Block, bound_reads, products, reads
 
 THREADS = 32
 """Of a warp; gfx9 has 64, and as many more registers."""
@@ -185,5 +185,4 @@ def read_in_registers(e: TExpr) -> Iterator[str]:
 
 def dots(kernel: TileKernel) -> Iterator[Dot]:
     """The matrix products of a kernel."""
-    roots = (e for s in walk_stmts(kernel.body) for e in stmt_exprs(s))
-    return (n for e in roots for n in walk(e) if isinstance(n, Dot))
+    return (dot for _, dot in products(kernel.body))

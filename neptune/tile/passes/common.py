@@ -11,12 +11,11 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from itertools import count
 
 from neptune.ir.dtypes import is_float
 from neptune.ir.expr import Op, rewrite, walk
 from neptune.tile.ir import Assign, Branch, Local, Loop, TExpr, TileKernel, TStmt, map_stmt, stmt_exprs
-from neptune.tile.passes.util import Block, map_blocks, names_in
+from neptune.tile.passes.util import Block, free_name, map_blocks, names_in
 
 
 def common(kernel: TileKernel) -> TileKernel:
@@ -28,7 +27,7 @@ def common(kernel: TileKernel) -> TileKernel:
         if e is None:
             return (s,)
         wish = next(f"{x.name}_{e.name}" for x in walk(e) if isinstance(x, Local))
-        name = next(n for n in (wish + "_" * k for k in count()) if n not in used)
+        name = free_name(wish, used)
         used.add(name)
         short = Local(name, e.dims, e.dtype)
         rest = map_stmt(s, lambda whole: rewrite(whole, lambda x: short if x == e else None))

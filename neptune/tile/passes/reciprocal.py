@@ -10,13 +10,12 @@ behind the loop, becomes x / s.
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import count
 
 from neptune.ir.dtypes import DTYPES, is_float
 from neptune.ir.expr import Const, Op, rewrite, rewrite_parts
 from neptune.tile.ir import Assign, Branch, Local, Loop, Rearrange, Scalar, TExpr, TileKernel, TStmt, map_stmt
 from neptune.tile.passes.sums import Lows
-from neptune.tile.passes.util import Block, depends, map_blocks, names_in
+from neptune.tile.passes.util import Block, depends, free_name, map_blocks, names_in
 
 LEAST = {d: 8.0 / row.highest for d, row in DTYPES.items() if row.kind == "float"}
 """What has an inverse in its dtype, with a factor of 8 to spare for the error of a fold."""
@@ -33,7 +32,7 @@ def reciprocal(kernel: TileKernel) -> TileKernel:
         def inverse(e: TExpr) -> Local:
             if e not in made:
                 wish = f"inv_{e.name}" if isinstance(e, Local) else "inv"
-                name = next(n for n in (wish + "_" * k for k in count()) if n not in used)
+                name = free_name(wish, used)
                 used.add(name)
                 one = Scalar(Const(1.0, e.dtype))
                 out.append(Assign(name, Op("div", (one, e), e.dtype), name))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
+from itertools import count
 
 from neptune.ir.expr import loads, rewrite, variables, walk
 from neptune.tile.ir import (
     Assign,
     Branch,
+    Dot,
     LoadTile,
     Local,
     Loop,
@@ -50,6 +52,11 @@ def bound_reads(s: TStmt) -> set[str]:
 def assigns(s: TStmt) -> set[str]:
     """Names of the locals a statement assigns, those in its body included."""
     return {x.name for x in walk_stmts((s,)) if isinstance(x, Assign)}
+
+
+def products(body: Block) -> Iterator[tuple[TStmt, Dot]]:
+    """Every product of matrices with the statement that computes it, those of inner bodies included."""
+    return ((s, e) for s in walk_stmts(body) for whole in stmt_exprs(s) for e in walk(whole) if isinstance(e, Dot))
 
 
 def uses(e: TExpr, name: str) -> int:
@@ -117,6 +124,11 @@ def _escaping(block: Block, known: frozenset[str]) -> set[str]:
             if isinstance(s, Assign):
                 known |= {s.name}
     return escaping
+
+
+def free_name(wish: str, taken: Collection[str]) -> str:
+    """`wish`, or the first of `wish_`, `wish__`, … that is not taken."""
+    return next(name for name in (wish + "_" * k for k in count()) if name not in taken)
 
 
 def names_in(kernel: TileKernel) -> set[str]:

@@ -10,7 +10,7 @@ from neptune.errors import Unsupported
 from neptune.frontend.builder import placeholder, var
 from neptune.hopper.pieces import Group, Run, direction, runs
 from neptune.hopper.same import same_but_for_masks
-from neptune.ir.expr import Const, Expr, Var, maximum, minimum
+from neptune.ir.expr import Const, Expr, Var, cast, maximum, minimum
 from neptune.ops.masks import segments
 from neptune.tile.ir import Assign, Branch, Dot, Local, Loop, TileProgram, walk_stmts
 from neptune.tile.parser import parse_tiles
@@ -84,6 +84,8 @@ def test_what_does_not_fit(case: str) -> None:
         (ROWS - ROWS * 2, None),
         (ROWS * N, None),
         (ROWS % 2, None),
+        (cast(ROWS, "int64") * 64, 1),
+        (cast(cast(ROWS, "int64"), "int32"), None),
     ],
 )
 def test_direction(e: Expr, way: int | None) -> None:

@@ -1,0 +1,25 @@
+"""What of sm_90 the form is made for: warpgroups and their products, and what one processor has.
+
+Rates and sizes are those of the table of machines (`neptune.tune.machine`).
+"""
+
+from __future__ import annotations
+
+from neptune.tune.machine import BY_ARCH
+
+WARP, WARPS = 32, 4
+"""Threads of a warp, and warps of a warpgroup: a producer is one warp, a consumer one warpgroup."""
+THREADS = WARP * WARPS
+"""Threads of a consumer."""
+ROWS, COLUMNS = 64, 256
+"""Of a product of one warpgroup: its rows, those of a consumer, and the most columns."""
+LANES_PER_ROW = 4
+"""Threads that hold a row of a product's result."""
+SHARED_LIMIT = BY_ARCH["sm_90"].shared_limit
+"""Bytes of shared memory that a program can have."""
+PROGRAMS = BY_ARCH["sm_90"].processors
+"""That run at once, of one to a multiprocessor."""
+FLOPS, EXPONENTIALS = BY_ARCH["sm_90"].matrix["float16"], BY_ARCH["sm_90"].special
+"""Of a multiprocessor in a cycle: of 16-bit products, and of special functions."""
+LATENCY = 1500
+"""Cycles from asking for a tile until it is there."""
