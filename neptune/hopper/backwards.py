@@ -19,12 +19,12 @@ from dataclasses import dataclass
 
 from neptune.hopper.bounds import Bounds
 from neptune.hopper.pieces import Piece, Run
-from neptune.hopper.rotate import Turned, any_order, turned
-from neptune.hopper.same import same_but_for_masks
-from neptune.hopper.scalars import put, var
 from neptune.ir.expr import Const, Expr, binary, maximum, op
 from neptune.tile.ir import Assign, Branch, Loop, TStmt, read_by
+from neptune.tile.passes.rotate import Turned, any_order, turned
+from neptune.tile.passes.same import same_but_for_masks
 from neptune.tile.passes.util import Block
+from neptune.tile.scalars import put, var
 
 
 @dataclass(frozen=True)

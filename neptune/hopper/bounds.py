@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 
 from neptune.codegen.triton_expr import ceiling, nonnegative
 from neptune.hopper.pieces import Group, Run
-from neptune.hopper.scalars import define, local
 from neptune.ir.expr import Const, Expr, Load, Op, Var, args_of, maximum, minimum, rewrite
 from neptune.tile.ir import Assign, TStmt
 from neptune.tile.passes.util import Block, free_name
+from neptune.tile.scalars import define, local
 
 
 @dataclass(frozen=True)

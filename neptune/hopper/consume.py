@@ -51,7 +51,6 @@ from neptune.hopper.ir import (
     with_inside,
 )
 from neptune.hopper.products import sums_of
-from neptune.hopper.scalars import put
 from neptune.ir.dtypes import DTYPES
 from neptune.ir.expr import binary, op, walk
 from neptune.tile.ir import (
@@ -72,6 +71,7 @@ from neptune.tile.ir import (
 )
 from neptune.tile.passes.util import Block, assigns, bound_reads, products, reads
 from neptune.tile.registers import read_in_registers
+from neptune.tile.scalars import put
 
 
 def consumed(

@@ -28,8 +28,6 @@ from neptune.hopper.gluon import GluonText, generate
 from neptune.hopper.ir import AsyncKernel, Finish, Issue, Levers, walk_async
 from neptune.hopper.memory import counts_of
 from neptune.hopper.roles import roles
-from neptune.hopper.scalars import in_kernel, var
-from neptune.hopper.short import shortened, taken_in
 from neptune.hopper.trials import trials
 from neptune.hopper.verify import verify_async
 from neptune.hopper.walk import walk
@@ -42,7 +40,9 @@ from neptune.ir.expr import walk as nodes
 from neptune.runtime.hopper.data import Asynchronous, Roles
 from neptune.runtime.parts import Parts
 from neptune.tile.ir import LoadTile, TileKernel, TileProgram, stmt_exprs, walk_stmts
+from neptune.tile.passes.short import shortened, taken_in
 from neptune.tile.passes.util import free_name, names_in
+from neptune.tile.scalars import in_kernel, var
 from neptune.tune.defaults import defaults
 from neptune.tune.parts import with_grids
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 
 from neptune.errors import Unsupported
 from neptune.hopper.hardware import ROWS
-from neptune.hopper.scalars import in_kernel, is_less, reads_var, replaced, var, with_values
 from neptune.ir.affine import linear, poly
 from neptune.ir.expr import Const, Expr, Op, Var, binary, variables, walk
 from neptune.ir.program import Tunable
@@ -27,6 +26,7 @@ from neptune.tile.ir import (
     walk_stmts,
 )
 from neptune.tile.passes.util import free_name, names_in, products
+from neptune.tile.scalars import in_kernel, is_less, reads_var, replaced, var, with_values
 
 
 @dataclass(frozen=True)

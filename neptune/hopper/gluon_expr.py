@@ -15,13 +15,13 @@ from neptune.codegen.triton_scope import Context, Scope
 from neptune.codegen.triton_text import Text, call
 from neptune.codegen.triton_tile import TileWriter
 from neptune.errors import InternalError, Unsupported
-from neptune.hopper.columns import limits
 from neptune.hopper.gluon_shared import Shared
 from neptune.hopper.ir import Staged, tile_of
 from neptune.hopper.layouts import Layout, Layouts
 from neptune.ir.expr import Cast, Const, Op, Select
 from neptune.tile.address import Addressed
 from neptune.tile.ir import Dot, LoadTile, Local, Rearrange, Reduce, Scalar, TExpr
+from neptune.tile.passes.columns import limits
 
 UPTO, FROM, WITHIN = "_upto", "_from", "_within"
 NOWHERE = Scalar(Const(float("-inf"), "float32"))

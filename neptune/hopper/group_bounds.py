@@ -14,7 +14,6 @@ from dataclasses import replace
 
 from neptune.hopper.gang import Ganged
 from neptune.hopper.producer import pruned
-from neptune.hopper.scalars import in_block, reads_var, var
 from neptune.ir.expr import Expr, Load, binary, cast, loads, rewrite, substitute
 from neptune.tile.ir import (
     Assign,
@@ -33,6 +32,7 @@ from neptune.tile.ir import (
 )
 from neptune.tile.passes.copies import drop_dead
 from neptune.tile.passes.util import Block, assigns, free_name, names_in
+from neptune.tile.scalars import in_block, reads_var, var
 
 
 def by_group(ganged: Ganged, staged: frozenset[str], group: str, consumers: int) -> TileKernel:

@@ -11,13 +11,13 @@ from functools import reduce
 
 from neptune.codegen.triton_expr import ceiling
 from neptune.errors import Unsupported, answered
-from neptune.hopper.scalars import in_block as changed
-from neptune.hopper.scalars import is_less, reads_itself, replaced, var
 from neptune.ir.expr import Expr, Op, Var, args_of, binary, conjuncts, substitute, variables
 from neptune.ir.facts import slope
 from neptune.ir.ops import SIGNS
 from neptune.tile.ir import Assign, Branch, Loop, TStmt, walk_stmts
 from neptune.tile.passes.util import Block, assigns
+from neptune.tile.scalars import in_block as changed
+from neptune.tile.scalars import is_less, reads_itself, replaced, var
 
 
 @dataclass(frozen=True)

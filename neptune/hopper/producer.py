@@ -6,11 +6,11 @@ from dataclasses import replace
 
 from neptune.errors import Unsupported
 from neptune.hopper.gang import Ganged
-from neptune.hopper.scalars import reads_itself, reads_var
 from neptune.hopper.staged import Staging
 from neptune.ir.expr import conjuncts
 from neptune.tile.ir import Assign, Branch, LoadTile, Loop, TStmt, walk_stmts
 from neptune.tile.passes.util import Block, assigns
+from neptune.tile.scalars import reads_itself, reads_var
 
 BY_POSITION = "bounds by positions, or by the data of all rows of a tile"
 

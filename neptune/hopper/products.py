@@ -13,11 +13,11 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from neptune.errors import Unsupported
-from neptune.hopper.rotate import accumulated
 from neptune.ir.dtypes import DTYPES
 from neptune.ir.expr import rewrite, rewrite_parts
 from neptune.ir.names import fresh_name
 from neptune.tile.ir import Assign, Branch, Dot, Local, Loop, TExpr, TStmt, bare, map_stmt
+from neptune.tile.passes.rotate import accumulated
 from neptune.tile.passes.util import Block, assigns, products, reads
 
 

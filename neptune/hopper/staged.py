@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from neptune.errors import Unsupported
 from neptune.hopper.gang import Ganged
 from neptune.hopper.hardware import COLUMNS
-from neptune.hopper.operands import multiplied
-from neptune.hopper.scalars import with_values
 from neptune.ir.dtypes import DTYPES
 from neptune.ir.expr import Const, Select, walk
 from neptune.tile.boxes import ALIGNMENT, MAX_BOX, GivenShapes, aligned_rows, box_of, inside
@@ -33,7 +31,9 @@ from neptune.tile.ir import (
     stmt_exprs,
     walk_stmts,
 )
+from neptune.tile.passes.operands import multiplied
 from neptune.tile.passes.util import products, scalar_names
+from neptune.tile.scalars import with_values
 
 LEAST = 16
 """Of the extents of an operand: the depth of one instruction for 16 bits."""

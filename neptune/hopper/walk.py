@@ -19,20 +19,20 @@ from dataclasses import dataclass, field, replace
 from neptune.errors import Unsupported
 from neptune.hopper.backwards import backwards, minus, plan
 from neptune.hopper.bounds import Bounds, bounds
-from neptune.hopper.columns import in_columns
 from neptune.hopper.gang import gang
 from neptune.hopper.group_bounds import by_group
 from neptune.hopper.ir import Levers
-from neptune.hopper.operands import operands
 from neptune.hopper.pieces import Group, Piece, Run, runs
 from neptune.hopper.producer import BY_POSITION, assigns_any, check_for_all, masks, pruned, read, unmasked
-from neptune.hopper.scalars import in_block, put, var, with_values
 from neptune.hopper.staged import Staging, stage
 from neptune.hopper.walked import Walked
 from neptune.ir.expr import Const, Expr, Var, binary, loads, substitute, variables
 from neptune.tile.boxes import GivenShapes, sent
 from neptune.tile.ir import Assign, Branch, Loop, TileKernel, TileProgram, TStmt, walk_stmts
+from neptune.tile.passes.columns import in_columns
+from neptune.tile.passes.operands import operands
 from neptune.tile.passes.util import Block, assigns, confined, free_name, names_in
+from neptune.tile.scalars import in_block, put, var, with_values
 
 
 def walk(program: TileProgram, kernel: TileKernel, levers: Levers) -> Walked:

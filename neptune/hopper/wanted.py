@@ -12,10 +12,10 @@ from neptune.forms import Wanted
 from neptune.hopper.ir import Levers
 from neptune.hopper.memory import counts_of, forms, misfit
 from neptune.hopper.predict import BEHIND, Predictor, fastest, with_parts
-from neptune.hopper.short import shortened
 from neptune.hopper.walked import Walked
 from neptune.hopper.weight import by_data
 from neptune.tile.ir import TileProgram
+from neptune.tile.passes.short import shortened
 from neptune.tune.machine import Machine
 from neptune.tune.rank import model_of
 

@@ -249,7 +249,7 @@ _ROWS = (
            degrees=(-0.5,)),
     OpInfo("tanh", 1, "math", None, math.tanh, _UNIT, slopes=("+",), nonzero=True, sizes="a",
            partials=(lambda f, a: 1.0 - f("tanh", a) * f("tanh", a),)),
-    # What `neptune.hopper.short` takes for tanh, of one instruction: no front end has it.
+    # What `neptune.tile.passes.short` takes for tanh, of one instruction: no front end has it.
     OpInfo("tanh_approx", 1, "instruction", None, math.tanh, _UNIT, slopes=("+",), nonzero=True, sizes="a",
            partials=(lambda f, a: 1.0 - f("tanh_approx", a) * f("tanh_approx", a),)),
     OpInfo("sigmoid", 1, "math", None, _sigmoid, Range(0.0, 1.0, nonzero=True), slopes=("+",), nonzero=True,

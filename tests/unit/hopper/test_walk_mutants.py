@@ -13,13 +13,13 @@ from neptune.frontend.builder import placeholder
 from neptune.frontend.builder import var as size
 from neptune.hopper import backwards, bounds, group_bounds, pieces, rotate, walk
 from neptune.hopper.ir import Levers
-from neptune.hopper.scalars import var
 from neptune.hopper.walked import Walked
 from neptune.ir.expr import Expr, binary
 from neptune.ir.program import Program
 from neptune.ops.masks import segments
 from neptune.tile.ir import Assign, Branch, Loop, TileProgram
 from neptune.tile.passes.util import Block
+from neptune.tile.scalars import var
 from neptune.verify.evaluate import evaluate
 from neptune.verify.exact import check_exact
 from neptune.verify.instances import number

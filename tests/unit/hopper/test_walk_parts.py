@@ -9,11 +9,11 @@ import pytest
 from neptune.errors import Unsupported
 from neptune.frontend.builder import placeholder, var
 from neptune.hopper.pieces import Group, Run, direction, runs
-from neptune.hopper.same import same_but_for_masks
 from neptune.ir.expr import Const, Expr, Var, cast, maximum, minimum
 from neptune.ops.masks import segments
 from neptune.tile.ir import Assign, Branch, Dot, Local, Loop, TileProgram, walk_stmts
 from neptune.tile.parser import parse_tiles
+from neptune.tile.passes.same import same_but_for_masks
 from tests.examples.walks import refused, tiles_of, walked
 
 ROWS, N, B = Var("i"), Var("n"), Var("B")

@@ -11,12 +11,12 @@ import neptune
 from neptune.driver.precision import short_functions
 from neptune.forms import Wanted
 from neptune.hopper.ir import Levers
-from neptune.hopper.short import shortened, taken_in
 from neptune.hopper.wanted import times
 from neptune.ir.forms import Taken, cheaper
 from neptune.ops.shipped import OPERATORS
 from neptune.templates.flash_attention import flash_attention
 from neptune.tile.ir import Assign, Local, TileKernel, TStmt
+from neptune.tile.passes.short import shortened, taken_in
 from neptune.tile.passes.util import Block, map_blocks
 from neptune.tile.pipeline import lower
 from tests.examples.lowering import scheduled

@@ -15,10 +15,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from neptune.hopper.operands import multiplied
 from neptune.ir.expr import Op
 from neptune.ir.reducers import BY_OP
 from neptune.tile.ir import Assign, Dot, LoadTile, Local, TExpr, TStmt, bare, read_by, walk_stmts
+from neptune.tile.passes.operands import multiplied
 from neptune.tile.passes.util import Block, assigns, uses
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from neptune.hopper.rotate import turned
 from neptune.tile.ir import Assign, Loop, TileProgram
 from neptune.tile.parser import parse_tiles
+from neptune.tile.passes.rotate import turned
 from neptune.tile.verify import verify_tiles
 from tests.examples.walks import tiles_of, walked
 

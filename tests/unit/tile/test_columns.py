@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neptune.hopper.columns import in_columns, limits
 from neptune.hopper.ir import Levers
 from neptune.ir.expr import Const, Expr, Op, Select, Var, conjuncts, op, walk
 from neptune.ops.attention import attention
@@ -31,6 +30,7 @@ from neptune.tile.ir import (
     stmt_exprs,
     walk_stmts,
 )
+from neptune.tile.passes.columns import in_columns, limits
 from neptune.tile.pipeline import lower
 from neptune.tile.printer import print_texpr
 from neptune.verify.instances import number
