@@ -50,7 +50,6 @@ from neptune.hopper.ir import (
     tile_of,
     with_inside,
 )
-from neptune.hopper.products import sums_of
 from neptune.ir.dtypes import DTYPES
 from neptune.ir.expr import binary, op, walk
 from neptune.tile.ir import (
@@ -69,6 +68,7 @@ from neptune.tile.ir import (
     stmt_exprs,
     walk_stmts,
 )
+from neptune.tile.passes.operands import sums_of
 from neptune.tile.passes.util import Block, assigns, bound_reads, products, reads
 from neptune.tile.registers import read_in_registers
 from neptune.tile.scalars import put

@@ -29,7 +29,6 @@ from neptune.hopper.hardware import (
     THREADS,
 )
 from neptune.hopper.ir import Levers
-from neptune.hopper.products import sums_of
 from neptune.hopper.said import LEVERS
 from neptune.hopper.walked import Walked
 from neptune.hopper.weight import by_data, weight_of
@@ -50,6 +49,7 @@ from neptune.tile.ir import (
     stmt_exprs,
     walk_stmts,
 )
+from neptune.tile.passes.operands import sums_of
 from neptune.tile.passes.util import Block, products
 from neptune.tune.instructions import OPERATORS
 

@@ -9,7 +9,7 @@ adds to the local that it is assigned to.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 from neptune.errors import Unsupported
@@ -17,8 +17,7 @@ from neptune.ir.dtypes import DTYPES
 from neptune.ir.expr import rewrite, rewrite_parts
 from neptune.ir.names import fresh_name
 from neptune.tile.ir import Assign, Branch, Dot, Local, Loop, TExpr, TStmt, bare, map_stmt
-from neptune.tile.passes.rotate import accumulated
-from neptune.tile.passes.util import Block, assigns, products, reads
+from neptune.tile.passes.util import Block, products
 
 
 def unused(name: str, used: set[str]) -> str:
@@ -35,18 +34,6 @@ def separated(body: Block, staged: frozenset[str], used: set[str]) -> Block:
     is. `used` are the names that are taken. Raises Unsupported for other operands.
     """
     return tuple(x for s in body for x in _separated(s, staged, used))
-
-
-def sums_of(body: Block, staged: Collection[str]) -> set[str]:
-    """The locals that a loop's body does nothing with but to add products of staged tiles to them."""
-    found = {s.name for s in body if isinstance(s, Assign) and _of_tiles(accumulated(s), staged)}
-    other = {n for s in body if not _of_tiles(accumulated(s), staged) for n in (*assigns(s), *reads(s))}
-    return found - other
-
-
-def _of_tiles(dot: Dot | None, staged: Collection[str]) -> bool:
-    """True for a product that reads no registers."""
-    return dot is not None and all(isinstance(x, Local) and x.name in staged for x in (bare(dot.a), bare(dot.b)))
 
 
 def _separated(s: TStmt, staged: frozenset[str], used: set[str]) -> Iterator[TStmt]:

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
-from neptune.ir.expr import Const, Expr, Load, Op, Var, loads, rewrite, substitute, variables
-from neptune.tile.ir import Assign, Branch, Full, Loop, Scalar, TExpr, TileKernel, TStmt, map_stmt
+from neptune.ir.expr import Const, Expr, Load, Op, Var, loads, rewrite, substitute, variables, walk
+from neptune.tile.ir import (
+    Assign,
+    Branch,
+    Loop,
+    Scalar,
+    TExpr,
+    TileKernel,
+    TStmt,
+    bound_exprs,
+    map_stmt,
+    stmt_exprs,
+    walk_stmts,
+)
 from neptune.tile.passes.util import Block, reads
 
 Change = Callable[[Expr], Expr]
@@ -15,14 +27,7 @@ Change = Callable[[Expr], Expr]
 def in_tile(e: TExpr, fn: Change) -> TExpr:
     """A tile expression with `fn` applied to every scalar expression in it."""
 
-    def changed(x: TExpr) -> TExpr | None:
-        if isinstance(x, Scalar):
-            return Scalar(fn(x.expr))
-        if isinstance(x, Full):
-            return replace(x, value=Scalar(fn(x.value.expr)))
-        return None
-
-    return rewrite(e, changed)
+    return rewrite(e, lambda x: Scalar(fn(x.expr)) if isinstance(x, Scalar) else None)
 
 
 def in_block(body: Block, fn: Change) -> Block:
@@ -72,21 +77,16 @@ def local(name: str) -> Load:
     return Load(name, (), "int32")
 
 
+def scalars(s: TStmt) -> Iterator[Expr]:
+    """Every scalar expression of a statement and of its body: in tiles, bounds, conditions and facts."""
+    for x in walk_stmts((s,)):
+        yield from (*bound_exprs(x), *(x.facts if isinstance(x, Loop) else ()))
+        yield from (part.expr for e in stmt_exprs(x) for part in walk(e) if isinstance(part, Scalar))
+
+
 def reads_var(s: TStmt, name: str) -> bool:
     """True if a statement, or one in its body, reads a variable in any scalar."""
-    found = False
-
-    def look(e: Expr) -> Expr:
-        nonlocal found
-        found = found or name in variables(e)
-        return e
-
-    in_block((s,), look)
-    return found
-
-
-def number(value: int) -> Expr:
-    return Const(value, "int32")
+    return any(name in variables(e) for e in scalars(s))
 
 
 def is_less(pred: Expr) -> tuple[Expr, Expr] | None:
@@ -97,14 +97,7 @@ def is_less(pred: Expr) -> tuple[Expr, Expr] | None:
 def reads_itself(s: TStmt) -> set[str]:
     """The locals that a statement reads, in scalars as well, without what is in its body."""
     alone = replace(s, body=()) if isinstance(s, Loop | Branch) else s
-    found = set(reads(alone))
-
-    def look(e: Expr) -> Expr:
-        found.update(x.buffer for x in loads(e) if not x.index)
-        return e
-
-    in_block((alone,), look)
-    return found
+    return {*reads(alone), *(x.buffer for e in scalars(alone) for x in loads(e) if not x.index)}
 
 
 def define(name: str, value: Expr) -> Assign:

@@ -14,12 +14,13 @@ Hopper's unit cuts running sums of 8-bit floats to some 14 bits, so that each ti
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from neptune.ir.dtypes import FLOAT8
 from neptune.ir.expr import Op, rewrite
 from neptune.tile.ir import Assign, Branch, Dot, Local, Loop, TExpr, TileKernel, TStmt, bare, map_stmt
-from neptune.tile.passes.util import Block, free_name, map_blocks, names_in, products
+from neptune.tile.passes.util import Block, assigns, free_name, map_blocks, names_in, products, reads
 
 
 def multiplied(s: TStmt) -> Dot | None:
@@ -34,6 +35,24 @@ def multiplied(s: TStmt) -> Dot | None:
         case Op("add", (Local(name, _, _), Dot(_, _, None, _) as dot), _) if name == s.name:
             return dot
     return None
+
+
+def accumulated(s: TStmt) -> Dot | None:
+    """The product of `acc = acc + dot(a, b)`."""
+    dot = multiplied(s)
+    return None if dot is None or (isinstance(s, Assign) and s.value == dot and dot.acc is None) else dot
+
+
+def sums_of(body: Block, staged: Collection[str]) -> set[str]:
+    """The locals that a loop's body does nothing with but to add products of staged tiles to them."""
+    found = {s.name for s in body if isinstance(s, Assign) and _of_tiles(accumulated(s), staged)}
+    other = {n for s in body if not _of_tiles(accumulated(s), staged) for n in (*assigns(s), *reads(s))}
+    return found - other
+
+
+def _of_tiles(dot: Dot | None, staged: Collection[str]) -> bool:
+    """True for a product that reads no registers."""
+    return dot is not None and all(isinstance(x, Local) and x.name in staged for x in (bare(dot.a), bare(dot.b)))
 
 
 def operands(kernel: TileKernel) -> TileKernel:

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 
 from neptune.ir.expr import Op
 from neptune.ir.reducers import BY_OP
-from neptune.tile.ir import Assign, Dot, LoadTile, Local, TExpr, TStmt, bare, read_by, walk_stmts
-from neptune.tile.passes.operands import multiplied
+from neptune.tile.ir import Assign, Dot, LoadTile, Local, TExpr, bare, read_by, walk_stmts
+from neptune.tile.passes.operands import accumulated, multiplied
 from neptune.tile.passes.util import Block, assigns, uses
 
 
@@ -42,12 +42,6 @@ class Turned:
         return frozenset(n for s in self.late if isinstance(s, Assign) for n in read_by(s.value)) - {
             s.name for s in self.late if isinstance(s, Assign)
         }
-
-
-def accumulated(s: TStmt) -> Dot | None:
-    """The product of `acc = acc + dot(a, b)`."""
-    dot = multiplied(s)
-    return None if dot is None or (isinstance(s, Assign) and s.value == dot and dot.acc is None) else dot
 
 
 def turned(body: Block, staged: frozenset[str]) -> Turned | str:
