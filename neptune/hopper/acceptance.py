@@ -18,7 +18,7 @@ from typing import Any
 from neptune.errors import TargetError
 from neptune.hopper.accept import judged, known, timed
 from neptune.hopper.beside import Beside, device
-from neptune.hopper.said import kernels_of
+from neptune.hopper.explain import kernels_of
 from neptune.ir.bounds import with_room
 from neptune.ir.dtypes import is_float
 from neptune.ir.program import Program, Scalar

@@ -16,11 +16,10 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
-from neptune.errors import InternalError, Unsupported, answered, of_kernel
+from neptune.errors import InternalError, Unsupported, of_kernel
 from neptune.forms import Wanted
 from neptune.hopper.check import Report, check, together
 from neptune.hopper.compile import TARGET
@@ -30,7 +29,7 @@ from neptune.hopper.memory import counts_of
 from neptune.hopper.roles import roles
 from neptune.hopper.trials import trials
 from neptune.hopper.verify import verify_async
-from neptune.hopper.walk import walk
+from neptune.hopper.walk import walk, walked_of
 from neptune.hopper.walked import Walked
 from neptune.hopper.wanted import ordered
 from neptune.hopper.wanted import times as times_of
@@ -237,17 +236,6 @@ def _first(
     return walks, tried, left
 
 
-def walked_of(program: TileProgram, kernel: TileKernel, shapes: Mapping[str, int]) -> Walked | Unsupported:
-    """The walk of a kernel, with the tiles that cover a size of typical `shapes`; Unsupported where it has none."""
-    return _walked(program, kernel, tuple(_covering(program, shapes).items()))
-
-
-@lru_cache(maxsize=32)
-def _walked(program: TileProgram, kernel: TileKernel, tiles: tuple[tuple[str, int], ...]) -> Walked | Unsupported:
-    """Kept: forms are compared by it before one is derived. Any step of a walk may refuse the kernel."""
-    return answered(walk, program, kernel, Levers(tiles=dict(tiles)))
-
-
 def with_walk(program: TileProgram, walked: Walked, differs: Differs) -> TileProgram | Unsupported:
     """The program with the kernel of a walk in place of its own, checked against the expression; Unsupported where that
     is another function. Its tile sizes are its own."""
@@ -362,12 +350,3 @@ def _tried(walked: Walked, program: TileProgram, wanted: Wanted) -> list[Levers]
     for levers in order:
         found.setdefault((levers.consumers, counts.needs(levers).registers), levers)
     return list(found.values())[:TRIED]
-
-
-def _covering(program: TileProgram, shapes: Mapping[str, int]) -> dict[str, int]:
-    """Tile sizes that are a size of the call: from typical sizes."""
-    from neptune.runtime.modules import covers
-
-    # Numbers of parts are none: no tile covers what launches choose.
-    known = {s.name for s in program.scalars if s.upto is None} <= shapes.keys()
-    return covers(program, shapes) if known else {}

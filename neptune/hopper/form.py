@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from neptune.errors import TargetError, Unsupported
 from neptune.forms import Form, Inspected, Made, RoleResources, Source, Space, Time, Wanted
-from neptune.hopper.said import LEVERS, lines
+from neptune.hopper.explain import LEVERS, lines
 from neptune.runtime import launch
 from neptune.runtime.executable import Executable
 from neptune.runtime.forms import FormData
@@ -51,19 +51,19 @@ class Hopper:
         return Made(made.plain(), made.said(), levers, tiles)
 
     def time(self, of: Source, choice: Wanted, at: Sequence[Asked]) -> Sequence[Time]:
-        from neptune.hopper.estimate import estimated
+        from neptune.hopper.space import estimated
 
         return estimated(of.tiles, at, choice, of.shapes)
 
     def tile_names(self, tiles: TileProgram) -> frozenset[str]:
-        from neptune.hopper.offered import tile_names
+        from neptune.hopper.space import tile_names
 
         return tile_names(tiles)
 
     def space(
         self, tiles: TileProgram, sizes: Mapping[str, int], machine: Machine, given: Mapping[str, int] | None = None
     ) -> Space:
-        from neptune.hopper.offered import offers
+        from neptune.hopper.space import offers
 
         return offers(tiles, sizes, machine, given)
 

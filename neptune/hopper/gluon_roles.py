@@ -12,9 +12,10 @@ from neptune.codegen.triton_descriptor import coordinates, descriptor_name
 from neptune.codegen.triton_kernel import Writer, grid_order
 from neptune.codegen.triton_text import ADD, ATOM, MUL, TL_DTYPES, Text, call, infix
 from neptune.errors import InternalError
-from neptune.hopper.bands import across_of
+from neptune.hopper.carried import Collected, paired, step_of, with_collected
 from neptune.hopper.gluon_expr import GluonContext, GluonTile
 from neptune.hopper.gluon_shared import BAND, CONSUMER, CONSUMERS
+from neptune.hopper.group_order import across_of
 from neptune.hopper.hardware import ROWS
 from neptune.hopper.ir import (
     AsyncKernel,
@@ -31,9 +32,7 @@ from neptune.hopper.ir import (
     walk_async,
 )
 from neptune.hopper.ir import inside as body_of
-from neptune.hopper.lanes import Collected, step_of, with_collected
 from neptune.hopper.layouts import LANES, Layout
-from neptune.hopper.pairs import paired
 from neptune.ir.dtypes import DTYPES
 from neptune.ir.expr import Expr, children, loads, variables, walk
 from neptune.tile.boxes import Box

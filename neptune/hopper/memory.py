@@ -17,7 +17,8 @@ from itertools import product
 from types import MappingProxyType
 
 from neptune.errors import Unsupported
-from neptune.hopper.bands import width
+from neptune.hopper.explain import LEVERS
+from neptune.hopper.group_order import by_data, weight_of, width
 from neptune.hopper.hardware import (
     COLUMNS,
     EXPONENTIALS,
@@ -29,9 +30,7 @@ from neptune.hopper.hardware import (
     THREADS,
 )
 from neptune.hopper.ir import Levers
-from neptune.hopper.said import LEVERS
 from neptune.hopper.walked import Walked
-from neptune.hopper.weight import by_data, weight_of
 from neptune.ir.dtypes import DTYPES
 from neptune.ir.expr import OPS, Expr, Op, Var, walk
 from neptune.ir.integers import known_size

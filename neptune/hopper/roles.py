@@ -8,6 +8,11 @@ Each staged tile has a ring: `levers.stages` deep where a loop loads it; of one 
 or of two, so that the next group's comes while this one is computed (`levers.ahead`).
 Each ring has a counter, which both roles advance by one for each of its tiles, where they are through with it; the
 walk's bodies load the tiles of one name in the same order and as often, so that a turn is the same tile in both.
+
+A wait holds in place those locals that were made under the products it waits for, and are read behind it:
+
+    Issue acc = …; p = exp2(…); t = p · 2; Finish(0, acc, also p t); acc = acc · p
+                                                    →  Finish(0, acc, also p)
 """
 
 from __future__ import annotations
@@ -18,13 +23,25 @@ from dataclasses import replace
 from neptune.errors import InternalError, Unsupported
 from neptune.hopper.consume import consumed
 from neptune.hopper.counters import advanced, shared, turn_of
-from neptune.hopper.ir import AStmt, AsyncKernel, Fill, Levers, Out, Ring, with_inside
-from neptune.hopper.live import with_live
+from neptune.hopper.group_order import weight_of
+from neptune.hopper.ir import (
+    AStmt,
+    AsyncKernel,
+    Body,
+    Fill,
+    Finish,
+    Issue,
+    Levers,
+    Out,
+    Ring,
+    locals_of,
+    with_inside,
+)
+from neptune.hopper.ir import inside as body_of
 from neptune.hopper.memory import misfit, producer_registers
 from neptune.hopper.products import separated, unused
 from neptune.hopper.together import together
 from neptune.hopper.walked import Walked
-from neptune.hopper.weight import weight_of
 from neptune.ir.dtypes import DTYPES
 from neptune.ir.expr import Const, ceildiv
 from neptune.ir.integers import known_size
@@ -136,3 +153,36 @@ def _alike(ring: Ring, s: StoreTile, numbers: GivenShapes) -> bool:
     """True where a result takes as much memory as a tile, in as many columns."""
     bits = DTYPES[ring.dtype].bits == DTYPES[s.value.dtype].bits
     return bits and [numbers.extents[d] for d in ring.dims] == [numbers.extents[d] for d in s.dims]
+
+
+# --- what waits hold in place ---------------------------------------------------------------------
+
+
+def with_live(body: Body) -> Body:
+    """The body whose waits name, of `also`, tiles alone that are read behind them."""
+    return _with_live(body, frozenset())[0]
+
+
+def _with_live(body: Body, live: frozenset[str]) -> tuple[Body, frozenset[str]]:
+    """The block, and what is live before it, given what is behind it."""
+    tiles = {s.name: s.value.dims for s in body if isinstance(s, Assign)}
+    tiles |= {s.name: s.dot.dims for s in body if isinstance(s, Issue)}
+    out: list[AStmt] = []
+    for s in reversed(body):
+        match s:
+            case Loop() | Branch():
+                fresh, before = _with_live(body_of(s), live)
+                while isinstance(s, Loop) and not before <= live:
+                    # What an iteration reads first comes from the one before.
+                    live |= before
+                    fresh, before = _with_live(body_of(s), live)
+                s, live = with_inside(s, fresh), live | before
+            case Finish():
+                s = replace(s, also=tuple(n for n in s.also if n in live and tiles[n]))
+            case Assign(name, _, _) | Issue(name, _, _):
+                live -= {name}
+            case _:
+                pass
+        live |= locals_of(s)
+        out.append(s)
+    return tuple(out[::-1]), live

@@ -9,8 +9,9 @@ wait makes a kernel that compiles without a warning, and is wrong now and then. 
 - nothing may read or write a register of its accumulator, other products aside (they run in order),
 - control may not go where the listing does not say, registers may not be given away, and the kernel may not end.
 
-And nothing but products may write what a product takes behind the fence in front of it (`neptune.hopper.fences`), and
-no product takes a descriptor that holds no address (`neptune.runtime.descriptors`).
+And nothing but products may write what a product takes behind the fence in front of it: it reads registers past the
+ordinary pipeline, so that a write to its left operand or its accumulator counts for it only behind a `WARPGROUP.ARRIVE`
+(PTX: wgmma.fence). And no product takes a descriptor that holds no address (`neptune.runtime.descriptors`).
 
 The rule is the one of PTX for wgmma.mma_async; a guarded instruction counts as if it ran, and one that is not known as
 if it wrote everything. Which products may be in flight is worked out over all paths: at a join the newest groups of
@@ -22,7 +23,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from neptune.hopper.fences import unfenced
 from neptune.hopper.registers import Access, Product, access, is_product, names, product
 from neptune.runtime.descriptors import lost
 from neptune.runtime.listing import ENDS, Function, Instruction, functions, loops
@@ -252,3 +252,57 @@ def _inner(f: Function) -> list[int]:
     spans = [s for s in loops(f) if any(is_product(f.code[i]) for b in s.blocks for i in f.block(b))]
     inner = [a for a in spans if not any(b is not a and set(b.blocks) < set(a.blocks) for b in spans)]
     return sorted({i for s in inner for b in s.blocks for i in f.block(b)})
+
+
+# --- fences ---------------------------------------------------------------------------------------
+
+
+def unfenced(f: Function) -> list[tuple[Instruction, str]]:
+    """The products that take registers which were written behind the last fence, and which these are."""
+    if not any(is_product(op) for op in f.code):
+        return []
+    writes = [_writes(op) for op in f.code]
+    before = _written(f, writes)
+    found = []
+    for block, written in enumerate(before):
+        for i in f.block(block):
+            op = f.code[i]
+            own = product(op) if is_product(op) else None
+            if own is not None and (late := written & (own.left | own.accumulator)):
+                found.append((op, names(late)))
+            written = _behind(op, written, writes[i])
+    return found
+
+
+def _writes(op: Instruction) -> int:
+    found = None if is_product(op) else access(op)
+    # What is not known is a fault of its own where a product is in flight (`disturbed`).
+    return 0 if found is None else found.writes
+
+
+def _behind(op: Instruction, written: int, writes: int) -> int:
+    if op.opcode.startswith("WARPGROUP.ARRIVE") and not op.guarded:
+        return 0
+    return written | writes
+
+
+def _written(f: Function, writes: list[int]) -> list[int]:
+    """The registers that may have been written since the last fence, at the start of each block."""
+    kept, added = [], []
+    for block in range(len(f.starts)):
+        fenced, own = False, 0
+        for i in f.block(block):
+            own = _behind(f.code[i], own, writes[i])
+            fenced |= f.code[i].opcode.startswith("WARPGROUP.ARRIVE") and not f.code[i].guarded
+        kept.append(not fenced)
+        added.append(own)
+    before = [0] * len(f.starts)
+    work = list(range(len(f.starts)))
+    while work:
+        block = work.pop()
+        out = added[block] | (before[block] if kept[block] else 0)
+        for after in f.successors[block]:
+            if out & ~before[after]:
+                before[after] |= out
+                work.append(after)
+    return before

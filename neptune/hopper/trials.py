@@ -1,31 +1,37 @@
 """Small launches of a generated Gluon module, for `neptune.hopper.check`: loops of all lengths that matter.
 
 A size that bounds a loop, or the tiles of rows, takes the values that give 0, 1, … 2 · stages + 1 tiles, or fewer of a
-loop that comes back to the same turns earlier (`neptune.hopper.windows`): all such sizes together while tiles are
-small, and each by itself short or long beside the others, half a tile longer, or longer than
-any number that bounds a loop (a window). All others are small. Programs have so many groups in a row as bring tiles
-that are loaded once a group back to the same turns, and one more. Where launches choose in how many parts an axis is
-folded, all this is for one part, and for several: of all lengths, and of two that differ in one program; some empty.
+loop that comes back to the same turns earlier: all such sizes together while tiles are small, and each by itself short
+or long beside the others, half a tile longer, or longer than any number that bounds a loop (a window). All others are
+small. Programs have so many groups in a row as bring tiles that are loaded once a group back to the same turns, and one
+more. Where launches choose in how many parts an axis is folded, all this is for one part, and for several: of all
+lengths, and of two that differ in one program; some empty.
+
+Names of slots and parities have the period 2S in turns, for a ring of S stages. A loop whose every iteration advances a
+ring by n turns, n a number, comes back to them after 2S / gcd(n, 2S) iterations: after 2S where tiles are loaded in the
+loop itself, after one where it holds a loop of so many constant iterations. What the loop's own iterations do not show,
+a loop within does: each of its turns is one of a constant number, and all of them are always run.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from math import prod
+from math import gcd, prod
 from typing import Any
 
 from neptune.codegen.triton_kernel import function_name
 from neptune.codegen.triton_launch import shape_sources
 from neptune.hopper.check import Trial
 from neptune.hopper.hardware import ROWS
-from neptune.hopper.ir import AsyncKernel, walk_async
-from neptune.hopper.windows import LEAST, in_a_row, window
+from neptune.hopper.ir import AStmt, AsyncKernel, Fill, inside, walk_async
 from neptune.ir.expr import Const, Expr, variables, walk
 from neptune.ir.program import Buffer, Scalar
 from neptune.tile.ir import Assign, Branch, Loop, TileKernel, TileProgram, bound_exprs
 from neptune.tile.ir import Scalar as ScalarTile
 from neptune.verify.instances import number
 
+LEAST = 3
+"""Iterations of a loop of unknown length: first, last, and one between them."""
 PROGRAMS = 2
 FAR = 1 << 14
 UNEVEN = ((3, 4), (5, 2))
@@ -181,3 +187,69 @@ def _tensor(b: Buffer, values: Mapping[str, int], more: int = 0) -> Any:
     longest = max(values.values(), default=1)
     down = longest - (64 * torch.arange(shape[-1], device="cpu") + more) % (longest + 1)
     return down.expand(shape).to(dtype).contiguous()
+
+
+# --- iterations that a check sees ----------------------------------------------------------------
+
+
+def window(kernel: AsyncKernel) -> int:
+    """Of every loop of a length that is not known: lengths from none to so many."""
+    stages = {r.name: r.stages for r in kernel.rings}
+    outside = {s.ring for s in _outside(kernel.producer)}
+    found = [2 * stages[name] for name in outside]
+    for loop in _unknown(kernel.producer):
+        found += [_period(2 * n, _advance(inside(loop), name)) for name, n in stages.items()]
+    return max(LEAST, *(n + 1 for n in found))
+
+
+def in_a_row(kernel: AsyncKernel) -> int:
+    """How many groups a program goes through: until what is loaded once a group, or so many times, comes back to the
+    same names, and one more."""
+    stages = {r.name: r.stages for r in kernel.rings}
+    outside = {s.ring for s in _outside(kernel.producer)}
+    return max([LEAST, *(1 + _period(2 * stages[n], _advance(kernel.producer, n)) for n in outside)])
+
+
+def _outside(body: tuple[AStmt, ...]) -> Iterator[Fill]:
+    """What is filled in no loop of an unknown length: the turns of groups."""
+    for s in body:
+        if isinstance(s, Fill):
+            yield s
+        elif isinstance(s, Branch) or (isinstance(s, Loop) and _trips(s) is not None):
+            yield from _outside(inside(s))
+
+
+def _unknown(body: tuple[AStmt, ...]) -> Iterator[Loop]:
+    for s in body:
+        if isinstance(s, Loop) and _trips(s) is None:
+            yield s
+        if isinstance(s, Loop | Branch):
+            yield from _unknown(inside(s))
+
+
+def _trips(loop: Loop) -> int | None:
+    if isinstance(loop.lo, Const) and isinstance(loop.hi, Const):
+        return max(int(loop.hi.value) - int(loop.lo.value), 0)
+    return None
+
+
+def _advance(body: tuple[AStmt, ...], ring: str) -> int | None:
+    """The turns of a ring in a body; None where they are more or fewer from time to time."""
+    turns = 0
+    for s in body:
+        if isinstance(s, Fill):
+            turns += s.ring == ring
+        elif isinstance(s, Loop | Branch):
+            more = _advance(inside(s), ring)
+            trips = _trips(s) if isinstance(s, Loop) else None
+            if more == 0 or trips == 0:
+                continue
+            if more is None or trips is None:
+                return None
+            turns += trips * more
+    return turns
+
+
+def _period(turns: int, advance: int | None) -> int:
+    """Iterations until all names of a ring come again."""
+    return turns if advance is None else turns // gcd(advance, turns) if advance else 1

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from neptune.hopper.bands import across_of
+from neptune.hopper.group_order import across_of
 from neptune.hopper.ir import (
     AStmt,
     AsyncKernel,

@@ -15,8 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
-from neptune.errors import Unsupported
+from neptune.errors import Unsupported, answered
 from neptune.hopper.backwards import backwards, minus, plan
 from neptune.hopper.bounds import Bounds, bounds
 from neptune.hopper.gang import gang
@@ -69,6 +70,26 @@ def walk(program: TileProgram, kernel: TileKernel, levers: Levers) -> Walked:
         symbolic=symbolic,
         values=dict(ganged.values),
     )
+
+
+def walked_of(program: TileProgram, kernel: TileKernel, shapes: Mapping[str, int]) -> Walked | Unsupported:
+    """The walk of a kernel, with the tiles that cover a size of typical `shapes`; Unsupported where it has none."""
+    return _walked(program, kernel, tuple(_covering(program, shapes).items()))
+
+
+@lru_cache(maxsize=32)
+def _walked(program: TileProgram, kernel: TileKernel, tiles: tuple[tuple[str, int], ...]) -> Walked | Unsupported:
+    """Kept: forms are compared by it before one is derived. Any step of a walk may refuse the kernel."""
+    return answered(walk, program, kernel, Levers(tiles=dict(tiles)))
+
+
+def _covering(program: TileProgram, shapes: Mapping[str, int]) -> dict[str, int]:
+    """Tile sizes that are a size of the call: from typical sizes."""
+    from neptune.runtime.modules import covers
+
+    # Numbers of parts are none: no tile covers what launches choose.
+    known = {s.name for s in program.scalars if s.upto is None} <= shapes.keys()
+    return covers(program, shapes) if known else {}
 
 
 def _numbers(values: Mapping[str, int]) -> Callable[[Expr], Expr]:

@@ -9,11 +9,11 @@ from typing import Any
 
 from neptune.errors import Unsupported
 from neptune.forms import Wanted
+from neptune.hopper.group_order import by_data
 from neptune.hopper.ir import Levers
 from neptune.hopper.memory import counts_of, forms, misfit
 from neptune.hopper.predict import BEHIND, Predictor, fastest, with_parts
 from neptune.hopper.walked import Walked
-from neptune.hopper.weight import by_data
 from neptune.tile.ir import TileProgram
 from neptune.tile.passes.short import shortened
 from neptune.tune.machine import Machine

@@ -20,7 +20,7 @@ from triton.runtime.jit import JITFunction
 from bench import stub_driver
 from neptune.errors import TargetError
 from neptune.hopper import accept
-from neptune.hopper.compare import DRAWS, REPEATS, compared, limit
+from neptune.hopper.beside_worker import DRAWS, REPEATS, compared, limit
 from neptune.hopper.compile import compile_gluon
 from neptune.hopper.ir import Levers
 from neptune.ir.parser import parse_program

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from neptune.errors import InternalError
-from neptune.hopper.bands import PROGRAMS, across_of, width
 from neptune.hopper.emulate import load
 from neptune.hopper.gluon import generate
+from neptune.hopper.group_order import PROGRAMS, across_of, width
 from neptune.hopper.ir import AsyncKernel, Levers
 from neptune.hopper.memory import forms
 from neptune.hopper.roles import roles

@@ -14,8 +14,7 @@ from neptune.hopper.gluon import generate
 from neptune.hopper.ir import AsyncKernel, Levers
 from neptune.hopper.protocol import Finding
 from neptune.hopper.roles import roles
-from neptune.hopper.trials import call, sizes, swept, trials
-from neptune.hopper.windows import in_a_row
+from neptune.hopper.trials import call, in_a_row, sizes, swept, trials
 from neptune.tile.ir import TileProgram
 from tests.examples.gluon_mutants import mutants
 from tests.examples.hopper_examples import attention, product

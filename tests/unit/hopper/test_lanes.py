@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from neptune.hopper.carried import Collected, step_of, with_collected
 from neptune.hopper.ir import AStmt, Finish
-from neptune.hopper.lanes import Collected, step_of, with_collected
 from neptune.ir.expr import Const, Load, Op, Var
 from neptune.tile.ir import Assign, Branch, Full, Local, Loop, Reduce, Scalar, TExpr
 

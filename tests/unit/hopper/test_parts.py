@@ -16,11 +16,12 @@ from neptune.forms import Wanted
 from neptune.hopper.acceptance import PARTS
 from neptune.hopper.acceptance import sizes as compared_at
 from neptune.hopper.check import check
-from neptune.hopper.derive import Derived, form_of, walked_of
+from neptune.hopper.derive import Derived, form_of
 from neptune.hopper.emulate import load
 from neptune.hopper.ir import Levers, Loop, walk_async
 from neptune.hopper.predict import Predictor
 from neptune.hopper.trials import sizes, trials
+from neptune.hopper.walk import walked_of
 from neptune.hopper.wanted import ordered, predictor
 from neptune.kernel import Kernel
 from neptune.ops.linear import matmul

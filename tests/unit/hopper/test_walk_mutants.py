@@ -11,13 +11,14 @@ import pytest
 
 from neptune.frontend.builder import placeholder
 from neptune.frontend.builder import var as size
-from neptune.hopper import backwards, bounds, group_bounds, pieces, rotate, walk
+from neptune.hopper import backwards, bounds, group_bounds, pieces, walk
 from neptune.hopper.ir import Levers
 from neptune.hopper.walked import Walked
 from neptune.ir.expr import Expr, binary
 from neptune.ir.program import Program
 from neptune.ops.masks import segments
 from neptune.tile.ir import Assign, Branch, Loop, TileProgram
+from neptune.tile.passes import rotate
 from neptune.tile.passes.util import Block
 from neptune.tile.scalars import var
 from neptune.verify.evaluate import evaluate

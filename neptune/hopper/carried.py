@@ -1,4 +1,4 @@
-"""Row sums that stay in lanes: a sum that a loop carries is one number a lane there, and is summed over lanes once.
+"""What loops carry in registers, in a form that keeps them short: sums of rows by lanes, operands in pairs.
 
     l = full(0)                            l = full(0) [64, 4]
     for …:                                 for …:
@@ -7,16 +7,28 @@
 
 The four lanes that hold a row would else exchange their sums in every iteration. Only the order of additions changes,
 so that it is done for sums alone, and only where nothing else reads the sum before the loops are over.
+
+    p_cast = cast(f16, p)                  p_cast = pairs of cast(f16, p), int32
+    for …:                            →    for …:
+        acc = acc + p_cast · v                 acc = acc + halves of p_cast · v
+        p_cast = cast(f16, p)                  p_cast = pairs of cast(f16, p)
+
+A product takes two elements of 16 bits in a register. What a loop carries the compiler sees element by element: where
+two loops follow each other it puts every pair together anew in each iteration (64 of the 513 instructions of causal
+attention).
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from neptune.hopper.ir import AStmt, Finish, locals_of, walk_async
+from neptune.hopper.ir import Body, Finish, Issue, exprs_of, inside, locals_of, walk_async
+from neptune.ir.dtypes import DTYPES
 from neptune.ir.expr import Const, args_of
-from neptune.tile.ir import Assign, Full, Local, Reduce, TExpr, read_by
+from neptune.tile.ir import Assign, Full, Local, Loop, Reduce, TExpr, read_by
 
 
 @dataclass(frozen=True)
@@ -34,7 +46,7 @@ class Step:
     terms: TExpr | None
 
 
-def with_collected(body: tuple[AStmt, ...]) -> tuple[tuple[Any, ...], frozenset[str]]:
+def with_collected(body: Body) -> tuple[tuple[Any, ...], frozenset[str]]:
     """A role's body with its sums in lanes collected before their first other use, and the names of these sums."""
     out: list[Any] = []
     names = {s.name for s in body if isinstance(s, Assign)}
@@ -45,7 +57,7 @@ def with_collected(body: tuple[AStmt, ...]) -> tuple[tuple[Any, ...], frozenset[
     return tuple(out), frozenset(first)
 
 
-def _end_of_sum(body: tuple[AStmt, ...], name: str) -> int | None:
+def _end_of_sum(body: Body, name: str) -> int | None:
     """The position of the statement before which a sum must be collected; None where it cannot be in lanes."""
     kinds = [{k for x in walk_async((s,)) if (k := _use(x, name)) is not None} for s in body]
     end = next((k for k, found in enumerate(kinds) if "other" in found), None)
@@ -95,3 +107,40 @@ def _is(e: TExpr, name: str) -> bool:
 
 def _row_sum(e: TExpr) -> bool:
     return isinstance(e, Reduce) and e.reducer == "sum" and len(e.arg.dims) == 2 and e.axis == e.arg.dims[1]
+
+
+# --- operands in pairs ----------------------------------------------------------------------------
+
+
+def paired(body: Body) -> frozenset[str]:
+    """The operands of 16 bits that several loops carry, and that nothing but products reads."""
+    every: list[Any] = list(walk_async(body))
+    products = [s for s in every if isinstance(s, Issue)]
+    names = {n: s.dot.a.dtype for s in products if (n := _operand(s)) is not None}
+    read = {n for s in every for e in _others(s) for n in read_by(e)}
+    carried = Counter(n for s in every if isinstance(s, Loop) for n in _first_read(inside(s)))
+    return frozenset(n for n, t in names.items() if DTYPES[t].bits == 16 and carried[n] > 1 and n not in read)
+
+
+def _operand(s: Issue) -> str | None:
+    """The local that is the left operand of a product."""
+    return s.dot.a.name if isinstance(s.dot.a, Local) else None
+
+
+def _others(s: Any) -> Iterable[Any]:
+    """The expressions of a statement but for the left operand of a product."""
+    if isinstance(s, Issue):
+        return [e for e in (s.dot.b, s.dot.acc) if e is not None]
+    return exprs_of(s)
+
+
+def _first_read(body: Body) -> set[str]:
+    """The operands of products that a body reads before it assigns them."""
+    assigned: set[str] = set()
+    found: set[str] = set()
+    for s in walk_async(body):
+        if isinstance(s, Issue) and (name := _operand(s)) is not None and name not in assigned:
+            found.add(name)
+        elif isinstance(s, Assign):
+            assigned.add(s.name)
+    return found
