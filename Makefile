@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 STAMP := $(VENV)/.installed
-NEWEST := $(CURDIR)/$(VENV)/triton-$(shell sed -n 's/^OLDEST, NEWEST = .*, "\(.*\)"/\1/p' neptune/hopper/versions.py)
+NEWEST := $(CURDIR)/$(VENV)/triton-$(shell sed -n 's/^OLDEST, NEWEST = .*, "\(.*\)"/\1/p' neptune/hopper/gluon/versions.py)
 # A worker that dies is not started again: xdist may wait for ever for the new one, and the run fails anyway.
 PARALLEL := -n 2 --dist loadfile --max-worker-restart=0
 CHECKED := $(wildcard neptune bench qa examples appendix_examples)

@@ -30,8 +30,8 @@ import numpy as np
 
 from bench.baselines.flash_attention_gluon import form as best_form
 from bench.cost import APART, MACHINE, modelled
+from neptune.hopper.choice.predict import HOPPER, Overlap, Predictor
 from neptune.hopper.ir import Levers
-from neptune.hopper.predict import HOPPER, Overlap, Predictor
 from neptune.ops.attention import attention
 from neptune.ops.linear import matmul
 from neptune.tune.constants import FITTED

@@ -22,8 +22,8 @@ import neptune
 from bench.record import as_json
 from neptune.errors import NeptunePerformanceWarning, TargetError
 from neptune.frontend.builder import build, compute, log, reduce_axis, sum
-from neptune.hopper.accept import examined
-from neptune.hopper.acceptance import form_of
+from neptune.hopper.validate.kernel import form_of
+from neptune.hopper.validate.verdicts import examined
 from neptune.ir.program import Program
 from neptune.ops import masks
 from neptune.ops.attention import attention

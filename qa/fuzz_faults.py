@@ -26,7 +26,7 @@ import neptune
 from neptune import config
 from neptune.driver import store
 from neptune.errors import NeptuneError
-from neptune.hopper import accept
+from neptune.hopper.validate import verdicts
 from neptune.mirage.foreign_json import graphs_of
 from neptune.ops.softmax import softmax
 from neptune.records.record import parse
@@ -146,9 +146,9 @@ def entry(draw: random.Random, folder: Path) -> Any:
 
 
 def verdict(draw: random.Random, folder: Path) -> Any:
-    shelf = accept.shelf(folder)
+    shelf = verdicts.shelf(folder)
     shelf.write("key", json.dumps(accepted.written(VERDICT)).encode())
-    return _shelf(shelf, lambda: accept._kept(shelf, "key"), draw)
+    return _shelf(shelf, lambda: verdicts._kept(shelf, "key"), draw)
 
 
 def choice(draw: random.Random, folder: Path) -> Any:

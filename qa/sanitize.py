@@ -33,7 +33,7 @@ from typing import Any
 import torch
 
 import neptune
-from neptune.hopper.acceptance import on_trial, split_of
+from neptune.hopper.validate.kernel import on_trial, split_of
 from neptune.ir.program import Program
 from neptune.kernel import Kernel
 from neptune.ops.attention import attention

@@ -21,18 +21,18 @@ from typing import Any
 
 from neptune.errors import InternalError, Unsupported, of_kernel
 from neptune.forms import Wanted
-from neptune.hopper.check import Report, check, together
-from neptune.hopper.compile import TARGET
-from neptune.hopper.gluon import GluonText, generate
+from neptune.hopper.bodies.walk import walk, walked_of
+from neptune.hopper.bodies.walked import Walked
+from neptune.hopper.choice.memory import counts_of
+from neptune.hopper.choice.wanted import ordered
+from neptune.hopper.choice.wanted import times as times_of
+from neptune.hopper.gluon.module import GluonText, generate
+from neptune.hopper.hardware import TARGET
 from neptune.hopper.ir import AsyncKernel, Finish, Issue, Levers, walk_async
-from neptune.hopper.memory import counts_of
-from neptune.hopper.roles import roles
-from neptune.hopper.trials import trials
-from neptune.hopper.verify import verify_async
-from neptune.hopper.walk import walk, walked_of
-from neptune.hopper.walked import Walked
-from neptune.hopper.wanted import ordered
-from neptune.hopper.wanted import times as times_of
+from neptune.hopper.protocol.check import Report, check, together
+from neptune.hopper.protocol.trials import trials
+from neptune.hopper.roles.kernel import roles
+from neptune.hopper.roles.verify import verify_async
 from neptune.ir.dtypes import is_float
 from neptune.ir.expr import Expr, substitute, variables
 from neptune.ir.expr import walk as nodes
@@ -108,7 +108,7 @@ class Derived:
         return self.parts[0].levers
 
     def plain(self) -> Asynchronous:
-        """What a kernel keeps of it; the verdict is for `neptune.hopper.accept`."""
+        """What a kernel keeps of it; the verdict is for `neptune.hopper.validate.verdicts`."""
         return Draft(self.parts, self.text, self.chosen).plain()
 
     def said(self) -> dict[str, Any]:

@@ -20,8 +20,8 @@ from neptune.runtime.hopper.data import ASYNCHRONOUS, Asynchronous, Roles
 from neptune.tune.machine import Machine
 
 if TYPE_CHECKING:
-    from neptune.hopper.compile import Built
     from neptune.hopper.derive import Derived, Draft
+    from neptune.hopper.validate.compile import Built
     from neptune.tile.ir import TileProgram
     from neptune.tune.gains import Asked
 
@@ -51,29 +51,29 @@ class Hopper:
         return Made(made.plain(), made.said(), levers, tiles)
 
     def time(self, of: Source, choice: Wanted, at: Sequence[Asked]) -> Sequence[Time]:
-        from neptune.hopper.space import estimated
+        from neptune.hopper.choice.space import estimated
 
         return estimated(of.tiles, at, choice, of.shapes)
 
     def tile_names(self, tiles: TileProgram) -> frozenset[str]:
-        from neptune.hopper.space import tile_names
+        from neptune.hopper.choice.space import tile_names
 
         return tile_names(tiles)
 
     def space(
         self, tiles: TileProgram, sizes: Mapping[str, int], machine: Machine, given: Mapping[str, int] | None = None
     ) -> Space:
-        from neptune.hopper.space import offers
+        from neptune.hopper.choice.space import offers
 
         return offers(tiles, sizes, machine, given)
 
     def validate(self, kernel: Executable) -> Mapping[str, Any] | None:
-        from neptune.hopper.acceptance import record_of
+        from neptune.hopper.validate.kernel import record_of
 
         return record_of(kernel)
 
     def decided(self, data: FormData) -> bool:
-        from neptune.hopper.acceptance import is_decided
+        from neptune.hopper.validate.kernel import is_decided
 
         assert isinstance(data, Asynchronous)
         return is_decided(data)
@@ -82,8 +82,8 @@ class Hopper:
         return lines(said)
 
     def inspect(self, data: FormData) -> Sequence[Inspected]:
-        from neptune.hopper.accept import kernels_of, numbers
-        from neptune.hopper.compile import compile_gluon
+        from neptune.hopper.validate.compile import compile_gluon
+        from neptune.hopper.validate.verdicts import kernels_of, numbers
 
         assert isinstance(data, Asynchronous)
         # Registers are read off the code.
@@ -97,7 +97,7 @@ class Hopper:
 
         WORKER.start()
         if str(launch.gpu_target()) in self.targets:
-            from neptune.hopper import beside
+            from neptune.hopper.validate import beside
 
             beside.WORKER.start()
 
@@ -106,14 +106,14 @@ FORM: Form = Hopper()
 
 
 def _begin(form: Draft) -> None:
-    from neptune.hopper.accept import begun
+    from neptune.hopper.validate.verdicts import begun
 
     begun(form.plain(), form.parts[0].kernel.levers.registers)
 
 
 def broken(form: Derived) -> dict[str, str]:
     """The kernels whose machine code spills, or is refused otherwise, and why; the verdict is kept for later."""
-    from neptune.hopper.accept import judged
+    from neptune.hopper.validate.verdicts import judged
 
     names = [p.kernel.name for p in form.parts]
     found = judged(form.plain(), form.kernel.levers.registers, protocol=lambda: accepted.CLEAN)

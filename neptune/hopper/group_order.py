@@ -18,9 +18,9 @@ import math
 from collections.abc import Collection, Iterable, Mapping
 from typing import TypeAlias
 
+from neptune.hopper.bodies.walked import Walked
 from neptune.hopper.hardware import PROGRAMS
 from neptune.hopper.ir import AsyncKernel, Fill, walk_async
-from neptune.hopper.walked import Walked
 from neptune.ir.dtypes import DTYPES
 from neptune.ir.expr import Const, Expr, Load, loads, maximum, op, rewrite, variables
 from neptune.tile.ir import Assign, Branch, GridAxis, LoadTile, Loop, Scalar, walk_stmts

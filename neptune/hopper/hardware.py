@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from neptune.tune.machine import BY_ARCH
 
+TARGET = "cuda:90"
 WARP, WARPS = 32, 4
 """Threads of a warp, and warps of a warpgroup: a producer is one warp, a consumer one warpgroup."""
 THREADS = WARP * WARPS

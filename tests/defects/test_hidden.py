@@ -17,12 +17,12 @@ from neptune.functional import softmax_attention
 from neptune.functional.kernels import structure
 from neptune.functional.mods import traced
 from neptune.functional.softmax_attention import Mods
-from neptune.hopper.acceptance import sizes as of_verdict
-from neptune.hopper.check import Trial, check
 from neptune.hopper.emulate import ProtocolError, load
-from neptune.hopper.gluon import generate
+from neptune.hopper.gluon.module import generate
 from neptune.hopper.ir import Levers
-from neptune.hopper.roles import roles
+from neptune.hopper.protocol.check import Trial, check
+from neptune.hopper.roles.kernel import roles
+from neptune.hopper.validate.kernel import sizes as of_verdict
 from neptune.ir.expr import loads, logical_and, logical_or
 from neptune.ir.integers import evaluate_size
 from neptune.ir.program import Program, for_loops, paths, values

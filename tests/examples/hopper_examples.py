@@ -1,4 +1,4 @@
-"""Walks written by hand, as `neptune.hopper.walk` would derive them: causal attention and a product."""
+"""Walks written by hand, as `neptune.hopper.bodies.walk` would derive them: causal attention and a product."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 from functools import cache
 
-from neptune.hopper.walked import Walked
+from neptune.hopper.bodies.walked import Walked
 from neptune.ops.attention import prefill_causal
 from neptune.ops.linear import matmul
 from neptune.templates.flash_attention import flash_attention

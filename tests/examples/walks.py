@@ -13,10 +13,10 @@ import numpy.typing as npt
 import pytest
 
 from neptune.errors import Unsupported
+from neptune.hopper.bodies.producer import pruned
+from neptune.hopper.bodies.walk import walk
+from neptune.hopper.bodies.walked import Walked
 from neptune.hopper.ir import Levers
-from neptune.hopper.producer import pruned
-from neptune.hopper.walk import walk
-from neptune.hopper.walked import Walked
 from neptune.ir.evaluate.expressions import Evaluator
 from neptune.ir.evaluate.floats import Float64
 from neptune.ir.evaluate.memory import Memory

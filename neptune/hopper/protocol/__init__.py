@@ -5,7 +5,7 @@
     causal(made)                                       what is wrong in any interleaving, from one run: milliseconds
     explore(made)                                      all interleavings, state by state, as a second opinion
 
-`neptune.hopper.check.check` does this for several launches at once.
+`neptune.hopper.protocol.check.check` does this for several launches at once.
 """
 
 from neptune.hopper.protocol.actions import Action, Finding, Trace

@@ -15,8 +15,8 @@ from neptune.codegen.compile import WORKER, compile_offline
 from neptune.errors import ExpressionError, ScheduleError, TargetError
 from neptune.frontend.builder import build, compute, placeholder
 from neptune.fusion.schedule import Schedule
-from neptune.hopper import versions
-from neptune.hopper.compile import compile_gluon
+from neptune.hopper.gluon import versions
+from neptune.hopper.validate.compile import compile_gluon
 from neptune.ir.parser import parse_program
 from neptune.ops.attention import prefill_causal, prefill_global
 from neptune.ops.linear import matmul as product

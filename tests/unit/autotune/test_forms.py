@@ -25,8 +25,8 @@ from neptune.autotune.worker import judged
 from neptune.choice import Choice
 from neptune.driver.recorded import names, read, written
 from neptune.errors import TargetError
-from neptune.hopper.acceptance import on_trial, split_of
 from neptune.hopper.form import FORM
+from neptune.hopper.validate.kernel import on_trial, split_of
 from neptune.kernel import Kernel
 from neptune.ops.attention import prefill_causal
 from neptune.ops.linear import matmul

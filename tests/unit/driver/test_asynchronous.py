@@ -16,11 +16,11 @@ import neptune.driver.pipeline  # before a stub stands for the GPU that it asks 
 from bench import stub_driver
 from neptune.driver.forms import form_for
 from neptune.errors import NeptuneError, TargetError, Unsupported
-from neptune.hopper import beside
-from neptune.hopper.acceptance import sizes
-from neptune.hopper.beside_worker import Session
 from neptune.hopper.derive import Derived, Draft, derived
 from neptune.hopper.emulate import load
+from neptune.hopper.validate import beside
+from neptune.hopper.validate.kernel import sizes
+from neptune.hopper.validate.worker import Session
 from neptune.ops.attention import prefill_causal
 from neptune.ops.linear import gated_linear
 from neptune.ops.softmax import softmax
@@ -173,7 +173,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("own_cache")
 def test_a_slow_form_runs_where_it_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """With figures of a GPU that is not here, of a few groups of rows, which the model would leave to tiles."""
-    monkeypatch.setattr("neptune.hopper.wanted.BEHIND", math.inf)
+    monkeypatch.setattr("neptune.hopper.choice.wanted.BEHIND", math.inf)
     slow = {"asynchronous": [40.9, 41.2, 41.6], "triton": [37.8, 38.0, 38.1]}
     fast = {"asynchronous": [36.9, 37.2, 37.6], "triton": [37.8, 38.0, 38.1]}
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(multi_processor_count=4))
@@ -232,7 +232,7 @@ def test_variants_that_differ_in_values_share_the_form_where_it_is_faster_at_the
         assert there.asked[-1] == ("time", variants[several[-1]]["at"])
         assert other.form.text == own.text and runs(other.form) and other.params != kernel.params
         there.planted["time"] = {"asynchronous": [40.9, 41.2, 41.6], "triton": fast["triton"]}
-        monkeypatch.setattr("neptune.hopper.accept._times", lambda *_: None)
+        monkeypatch.setattr("neptune.hopper.validate.verdicts._times", lambda *_: None)
         again = made().variants[several[-1]].kernel.executable.artifact
         assert again.form.text == own.text and not runs(again.form)
 
@@ -332,7 +332,7 @@ def test_levers_are_a_choice_of_the_caller() -> None:
 
 
 def test_a_form_far_behind_is_not_made_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("neptune.hopper.wanted.BEHIND", 0.1)
+    monkeypatch.setattr("neptune.hopper.choice.wanted.BEHIND", 0.1)
     options = {"target": "cuda:90", "shapes": SHAPES, "form": "auto"}
     left = neptune.compile(prefill_causal(heads=2, depth=64), "flash_attention", **options, name="left")
     assert left.executable.artifact.form is None

@@ -18,7 +18,7 @@ from neptune.driver.forms import DECIDES, in_vain
 from neptune.driver.known import Formed
 from neptune.errors import TargetError, Unsupported
 from neptune.forms import forms_of
-from neptune.hopper.acceptance import on_trial, split_of
+from neptune.hopper.validate.kernel import on_trial, split_of
 from neptune.ir.forms import cheaper
 from neptune.kernel import Kernel
 from neptune.ops.cross_entropy import linear_cross_entropy
@@ -49,7 +49,7 @@ def by_form(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The template FAST has a form that is counted as fast, where another is faster on tiles."""
     monkeypatch.setenv("NEPTUNE_CACHE_DIR", str(tmp_path))
     # It is not left out, whatever its real time is.
-    monkeypatch.setattr("neptune.hopper.wanted.BEHIND", inf)
+    monkeypatch.setattr("neptune.hopper.choice.wanted.BEHIND", inf)
     counted = passes._counted
     monkeypatch.setattr(passes, "_counted", lambda w: Fast() if counted(w) is not None else None)
 

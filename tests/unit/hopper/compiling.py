@@ -6,7 +6,7 @@ import functools
 from pathlib import Path
 
 from bench.baselines import flash_attention_gluon as written
-from neptune.hopper.compile import Built, compile_gluon
+from neptune.hopper.validate.compile import Built, compile_gluon
 from neptune.runtime.addressing import KernelParameters
 
 LENGTH = 4096

@@ -19,10 +19,10 @@ from triton.runtime.jit import JITFunction
 
 from bench import stub_driver
 from neptune.errors import TargetError
-from neptune.hopper import accept
-from neptune.hopper.beside_worker import DRAWS, REPEATS, compared, limit
-from neptune.hopper.compile import compile_gluon
 from neptune.hopper.ir import Levers
+from neptune.hopper.validate import verdicts
+from neptune.hopper.validate.compile import compile_gluon
+from neptune.hopper.validate.worker import DRAWS, REPEATS, compared, limit
 from neptune.ir.parser import parse_program
 from neptune.runtime.addressing import KernelParameters
 from neptune.runtime.hopper import accepted
@@ -60,7 +60,7 @@ def examined(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Asynchronous]]:
         asked.append(of)
         return replace(VERDICT, key=key_of(of), split=split, protocol=None, compared=None)
 
-    monkeypatch.setattr(accept, "examined", examine)
+    monkeypatch.setattr(verdicts, "examined", examine)
     yield asked
 
 
@@ -182,7 +182,7 @@ def test_what_is_no_record_is_not_believed() -> None:
 
 
 def test_a_verdict_is_kept_and_filled_in(cache: Path, examined: list[Asynchronous]) -> None:
-    without = accept.judged(OF, SPLIT)
+    without = verdicts.judged(OF, SPLIT)
     assert without is not None and without.faults == ("its protocol is not checked", "not compared")
     assert not accepted.runs(replace(OF, record=written(without)))
     # Later, where there is a GPU: only what is missing is done.
@@ -197,15 +197,15 @@ def test_a_verdict_is_kept_and_filled_in(cache: Path, examined: list[Asynchronou
         return GOOD
 
     for _ in range(2):
-        whole = accept.judged(OF, SPLIT, protocol=protocol, compare=compare)
+        whole = verdicts.judged(OF, SPLIT, protocol=protocol, compare=compare)
         assert whole is not None and whole.accepted
     assert calls == ["protocol", "compare"] and len(examined) == 1
-    assert accept.known(OF) == whole
+    assert verdicts.known(OF) == whole
     # A saved kernel brings its own, without a cache.
-    for path in (cache / accept.FOLDER).iterdir():
+    for path in (cache / verdicts.FOLDER).iterdir():
         path.unlink()
-    assert accept.known(OF) is None and accept.known(replace(OF, record=written(whole))) == whole
-    assert accept.known(replace(OF, text="another", record=written(whole))) is None
+    assert verdicts.known(OF) is None and verdicts.known(replace(OF, record=written(whole))) == whole
+    assert verdicts.known(replace(OF, text="another", record=written(whole))) is None
 
 
 @pytest.mark.parametrize(
@@ -234,33 +234,33 @@ def test_times_are_kept_for_a_form_and_what_it_is_timed_beside(cache: Path) -> N
         return made
 
     for _ in range(2):
-        assert accept.timed(OF, VERDICT, "one", lambda: measure(SLOW)).timed == SLOW
-    assert accept.timed(OF, VERDICT, "other", lambda: measure(FAST)).timed == FAST
+        assert verdicts.timed(OF, VERDICT, "one", lambda: measure(SLOW)).timed == SLOW
+    assert verdicts.timed(OF, VERDICT, "other", lambda: measure(FAST)).timed == FAST
     assert len(asked) == 2
     # What could not be measured is tried again; what hung is not.
-    assert accept.timed(OF, VERDICT, "third", lambda: measure(None)) == VERDICT
-    hung = accept.timed(OF, VERDICT, "third", lambda: measure("hung: no answer in 60 s"))
-    assert not hung.accepted and accept.known(OF) == hung and len(asked) == 4
-    assert accept.timed(OF, hung, "fourth", lambda: measure(FAST)) == hung and len(asked) == 4
-    assert accept.timed(replace(OF, text="other"), VERDICT, "one", lambda: measure(FAST)).timed == FAST
-    for path in (cache / accept.FOLDER).iterdir():
+    assert verdicts.timed(OF, VERDICT, "third", lambda: measure(None)) == VERDICT
+    hung = verdicts.timed(OF, VERDICT, "third", lambda: measure("hung: no answer in 60 s"))
+    assert not hung.accepted and verdicts.known(OF) == hung and len(asked) == 4
+    assert verdicts.timed(OF, hung, "fourth", lambda: measure(FAST)) == hung and len(asked) == 4
+    assert verdicts.timed(replace(OF, text="other"), VERDICT, "one", lambda: measure(FAST)).timed == FAST
+    for path in (cache / verdicts.FOLDER).iterdir():
         path.write_bytes(path.read_bytes()[:-1])
-    assert accept.timed(OF, VERDICT, "one", lambda: measure(FAST)).timed == FAST, "a torn file is not there"
+    assert verdicts.timed(OF, VERDICT, "one", lambda: measure(FAST)).timed == FAST, "a torn file is not there"
 
 
 def test_nothing_is_timed_while_a_graph_is_captured(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(accept, "capturing", lambda: True)
+    monkeypatch.setattr(verdicts, "capturing", lambda: True)
 
     def never() -> Timed:
         raise AssertionError("it was run")
 
-    assert accept.timed(OF, VERDICT, "one", never) == VERDICT
+    assert verdicts.timed(OF, VERDICT, "one", never) == VERDICT
 
 
 @pytest.mark.usefixtures("cache")
 def test_how_a_comparison_ended_is_kept(examined: list[Asynchronous]) -> None:
     def ask(came: Compared | str | None) -> Verdict | None:
-        return accept.judged(OF, SPLIT, protocol=lambda: CLEAN, compare=lambda: came)
+        return verdicts.judged(OF, SPLIT, protocol=lambda: CLEAN, compare=lambda: came)
 
     nothing, hung = ask(None), ask("hung: no answer in 60 s")
     assert nothing is not None and nothing.faults == ("not compared",)
@@ -280,21 +280,21 @@ def test_a_form_is_compiled_before_it_is_asked_for(monkeypatch: pytest.MonkeyPat
             return TargetError("compile", "it is refused")
         return replace(VERDICT, key=key_of(of), split=split, protocol=None, compared=None)
 
-    monkeypatch.setattr(accept, "examined", examine)
-    accept.begun(OF, SPLIT)
+    monkeypatch.setattr(verdicts, "examined", examine)
+    verdicts.begun(OF, SPLIT)
     go.set()
-    found = accept.judged(OF, SPLIT)
+    found = verdicts.judged(OF, SPLIT)
     assert found is not None and found.split == SPLIT and len(asked) == 1
-    accept.begun(OF, SPLIT)
-    assert accept.judged(OF, SPLIT) == found and len(asked) == 1, "it is known by then"
+    verdicts.begun(OF, SPLIT)
+    assert verdicts.judged(OF, SPLIT) == found and len(asked) == 1, "it is known by then"
     wrong = replace(OF, text="refused")
-    accept.begun(wrong, SPLIT)
-    refused = accept.judged(wrong, SPLIT)
+    verdicts.begun(wrong, SPLIT)
+    refused = verdicts.judged(wrong, SPLIT)
     assert isinstance(refused, TargetError) and "refused" in str(refused)
     # Another split of registers is another question.
     other = replace(OF, text="other")
-    accept.begun(other, (232, 40))
-    again = accept.judged(other, SPLIT)
+    verdicts.begun(other, (232, 40))
+    again = verdicts.judged(other, SPLIT)
     assert again is not None and again.split == SPLIT
 
 
@@ -303,18 +303,18 @@ def test_a_form_with_a_fault_is_never_run(examined: list[Asynchronous]) -> None:
     def never() -> Compared:
         raise AssertionError("it was run")
 
-    found = accept.judged(OF, SPLIT, protocol=lambda: "deadlock in iteration 2", compare=never)
+    found = verdicts.judged(OF, SPLIT, protocol=lambda: "deadlock in iteration 2", compare=never)
     assert found is not None and not found.accepted
-    assert accept.judged(OF, SPLIT, compare=never) == found
+    assert verdicts.judged(OF, SPLIT, compare=never) == found
 
 
 def test_nothing_is_compiled_while_a_graph_is_captured(
     cache: Path, examined: list[Asynchronous], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(accept, "capturing", lambda: True)
-    assert accept.judged(OF, SPLIT) is None and not examined
-    accept.shelf(cache).write(VERDICT.key, json.dumps(written(VERDICT)).encode())
-    assert accept.judged(OF, SPLIT) == VERDICT
+    monkeypatch.setattr(verdicts, "capturing", lambda: True)
+    assert verdicts.judged(OF, SPLIT) is None and not examined
+    verdicts.shelf(cache).write(VERDICT.key, json.dumps(written(VERDICT)).encode())
+    assert verdicts.judged(OF, SPLIT) == VERDICT
 
 
 def _torn(data: bytes) -> Iterator[bytes]:
@@ -324,32 +324,32 @@ def _torn(data: bytes) -> Iterator[bytes]:
 
 
 def test_torn_and_foreign_records_are_not_there(cache: Path) -> None:
-    records = accept.shelf(cache)
+    records = verdicts.shelf(cache)
     records.write(VERDICT.key, json.dumps(written(VERDICT)).encode())
     path = records.path(VERDICT.key)
     whole = path.read_bytes()
     for data in _torn(whole):
         path.write_bytes(data)
-        assert accept.known(OF) is None
+        assert verdicts.known(OF) is None
     # Of another form, under this key.
     records.write(VERDICT.key, json.dumps(written(replace(VERDICT, key="0" * 64))).encode())
-    assert accept.known(OF) is None
+    assert verdicts.known(OF) is None
     # Whole, but no record.
     for data in itertools.islice(broken(), 0, None, 7):
         records.write(VERDICT.key, json.dumps(data).encode())
-        assert accept.known(OF) is None
+        assert verdicts.known(OF) is None
     path.write_bytes(whole)
-    assert accept.known(OF) == VERDICT
+    assert verdicts.known(OF) == VERDICT
     path.chmod(0o666)
-    assert accept.known(OF) is None, "somebody else could have written it"
+    assert verdicts.known(OF) is None, "somebody else could have written it"
 
 
 def test_a_compiled_kernel_has_its_figures() -> None:
     made = compiling.built(128, True)
-    v = accept.verdict("0" * 64, made, SPLIT)
+    v = verdicts.verdict("0" * 64, made, SPLIT)
     assert v.faults == ("its protocol is not checked", "not compared")
     assert (v.products, v.in_flight, v.exps) == (64, 2, 132)
-    wrong = accept.verdict("0" * 64, compiling.built(128, wrong=True), SPLIT)
+    wrong = verdicts.verdict("0" * 64, compiling.built(128, wrong=True), SPLIT)
     assert "left operand" in wrong.faults[0] and len(wrong.findings) == 10
     assert read(json.loads(json.dumps(written(wrong)))) == wrong
 

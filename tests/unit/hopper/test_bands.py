@@ -12,13 +12,13 @@ import pytest
 import torch
 
 from neptune.errors import InternalError
+from neptune.hopper.choice.memory import forms
 from neptune.hopper.emulate import load
-from neptune.hopper.gluon import generate
+from neptune.hopper.gluon.module import generate
 from neptune.hopper.group_order import PROGRAMS, across_of, width
 from neptune.hopper.ir import AsyncKernel, Levers
-from neptune.hopper.memory import forms
-from neptune.hopper.roles import roles
-from neptune.hopper.verify import verify_async
+from neptune.hopper.roles.kernel import roles
+from neptune.hopper.roles.verify import verify_async
 from neptune.tile.ir import TileProgram
 from tests.examples.hopper_examples import attention
 from tests.examples.walks import tiles_of, walked

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pytest
 
 import neptune
-from neptune.hopper.beside import Beside
-from neptune.hopper.beside_worker import ROUNDS, Session, rounds
+from neptune.hopper.validate.beside import Beside
+from neptune.hopper.validate.worker import ROUNDS, Session, rounds
 from neptune.ops.attention import prefill_causal
 from neptune.runtime.artifact import Artifact
 from neptune.runtime.hopper.accepted import Compared, Timed

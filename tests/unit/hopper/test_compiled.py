@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from neptune.errors import TargetError
-from neptune.hopper.compile import compile_gluon
-from neptune.hopper.registers import access, is_product, product
-from neptune.hopper.sass import lint
+from neptune.hopper.validate.compile import compile_gluon
+from neptune.hopper.validate.registers import access, is_product, product
+from neptune.hopper.validate.sass import lint
 from neptune.runtime.listing import functions
 from tests.unit.hopper.compiling import built, kernel, text
 from tests.work import calls

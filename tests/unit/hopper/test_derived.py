@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import torch
 
-from neptune.hopper.compile import compile_gluon
 from neptune.hopper.emulate import load
-from neptune.hopper.gluon import generate
+from neptune.hopper.gluon.module import generate
 from neptune.hopper.ir import AsyncKernel, Finish, Levers, walk_async
 from neptune.hopper.parser import parse_async
-from neptune.hopper.roles import roles
-from neptune.hopper.verify import verify_async
+from neptune.hopper.roles.kernel import roles
+from neptune.hopper.roles.verify import verify_async
+from neptune.hopper.validate.compile import compile_gluon
 from neptune.ir.expr import Expr, op
 from neptune.tile.ir import TileProgram
 from tests.examples.walks import tiles_of, walked

@@ -8,13 +8,13 @@ from functools import cache
 import pytest
 
 from neptune.errors import InternalError, Unsupported
-from neptune.hopper.check import Report, Trial, check
 from neptune.hopper.derive import form_of
-from neptune.hopper.gluon import generate
+from neptune.hopper.gluon.module import generate
 from neptune.hopper.ir import AsyncKernel, Levers
 from neptune.hopper.protocol import Finding
-from neptune.hopper.roles import roles
-from neptune.hopper.trials import call, in_a_row, sizes, swept, trials
+from neptune.hopper.protocol.check import Report, Trial, check
+from neptune.hopper.protocol.trials import call, in_a_row, sizes, swept, trials
+from neptune.hopper.roles.kernel import roles
 from neptune.tile.ir import TileProgram
 from tests.examples.gluon_mutants import mutants
 from tests.examples.hopper_examples import attention, product

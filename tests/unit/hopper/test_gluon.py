@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from neptune.hopper.accept import verdict
-from neptune.hopper.compile import compile_gluon
-from neptune.hopper.gluon import GluonText, generate, spelled
-from neptune.hopper.gluon_launch import BALANCED
+from neptune.hopper.gluon.launch import BALANCED
+from neptune.hopper.gluon.module import GluonText, generate, spelled
 from neptune.hopper.ir import Levers
-from neptune.hopper.roles import roles
+from neptune.hopper.roles.kernel import roles
+from neptune.hopper.validate.compile import compile_gluon
+from neptune.hopper.validate.verdicts import verdict
 from neptune.runtime.hopper.accepted import Verdict
 from tests.examples.hopper_examples import attention, product
 from tests.examples.sass import LoopStats, analyse, clean_loop

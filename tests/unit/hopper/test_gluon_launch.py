@@ -13,9 +13,9 @@ from triton.runtime.jit import JITFunction
 
 import neptune
 from bench import stub_driver
-from neptune.hopper.gluon import generate
+from neptune.hopper.gluon.module import generate
 from neptune.hopper.ir import Levers
-from neptune.hopper.roles import roles
+from neptune.hopper.roles.kernel import roles
 from neptune.kernel import Kernel
 from neptune.ops.attention import prefill_causal
 from neptune.runtime.executable import Executable

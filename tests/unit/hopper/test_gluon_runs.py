@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from neptune.hopper.emulate import load
-from neptune.hopper.gluon import generate
+from neptune.hopper.gluon.module import generate
 from neptune.hopper.ir import Levers
-from neptune.hopper.roles import roles
-from neptune.hopper.verify import verify_async
+from neptune.hopper.roles.kernel import roles
+from neptune.hopper.roles.verify import verify_async
 from neptune.ir.integers import evaluate_size
 from neptune.ir.program import Buffer
 from neptune.verify.evaluate import evaluate

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from neptune.hopper.carried import Collected, step_of, with_collected
+from neptune.hopper.gluon.carried import Collected, step_of, with_collected
 from neptune.hopper.ir import AStmt, Finish
 from neptune.ir.expr import Const, Load, Op, Var
 from neptune.tile.ir import Assign, Branch, Full, Local, Loop, Reduce, Scalar, TExpr

@@ -12,16 +12,16 @@ import torch
 
 from neptune.errors import Unsupported
 from neptune.frontend.builder import placeholder, var
-from neptune.hopper.check import check
-from neptune.hopper.compile import compile_gluon
+from neptune.hopper.choice.memory import forms
 from neptune.hopper.emulate import load
-from neptune.hopper.gluon import generate
+from neptune.hopper.gluon.module import generate
 from neptune.hopper.ir import AsyncKernel, Levers, walk_async
-from neptune.hopper.memory import forms
 from neptune.hopper.parser import parse_async
-from neptune.hopper.roles import roles
-from neptune.hopper.trials import trials
-from neptune.hopper.verify import verify_async
+from neptune.hopper.protocol.check import check
+from neptune.hopper.protocol.trials import trials
+from neptune.hopper.roles.kernel import roles
+from neptune.hopper.roles.verify import verify_async
+from neptune.hopper.validate.compile import compile_gluon
 from neptune.ops import masks
 from neptune.ops.attention import attention
 from neptune.templates.flash_attention import flash_attention

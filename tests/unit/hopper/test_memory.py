@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from neptune.errors import Unsupported
+from neptune.hopper.choice.memory import Counts, forms, wrong_with
+from neptune.hopper.choice.predict import Predictor, fastest
 from neptune.hopper.derive import derived
 from neptune.hopper.ir import Levers
-from neptune.hopper.memory import Counts, forms, wrong_with
-from neptune.hopper.predict import Predictor, fastest
-from neptune.hopper.roles import roles
+from neptune.hopper.roles.kernel import roles
 from neptune.tile.parser import parse_tiles
 from neptune.tune.machine import DEFAULT
 from neptune.tune.rank import model_of

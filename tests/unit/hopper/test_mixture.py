@@ -7,13 +7,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from neptune.hopper.check import check
 from neptune.hopper.emulate import load
-from neptune.hopper.gluon import generate
+from neptune.hopper.gluon.module import generate
 from neptune.hopper.ir import Finish, Issue, Levers, walk_async
-from neptune.hopper.roles import roles
-from neptune.hopper.trials import trials
-from neptune.hopper.verify import verify_async
+from neptune.hopper.protocol.check import check
+from neptune.hopper.protocol.trials import trials
+from neptune.hopper.roles.kernel import roles
+from neptune.hopper.roles.verify import verify_async
 from neptune.templates.flash_attention import flash_attention
 from neptune.tile.pipeline import lower
 from qa.accepted import expanded_mixture

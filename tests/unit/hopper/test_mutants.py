@@ -6,9 +6,9 @@ import itertools
 import pytest
 
 from bench.baselines.flash_attention_gluon import Form
-from neptune.hopper.check import Trial, check
 from neptune.hopper.emulate import ProtocolError, run
 from neptune.hopper.protocol import causal, explore, trace
+from neptune.hopper.protocol.check import Trial, check
 from tests.examples.gluon_attention import SMALL, Launch, text
 from tests.examples.gluon_mutants import Mutant, mutants
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from neptune.hopper.carried import paired
+from neptune.hopper.gluon.carried import paired
 from neptune.hopper.ir import AStmt, Issue, Staged, tile_of, with_inside
 from neptune.ir.expr import Cast, Const, Load, Var
 from neptune.tile.ir import Assign, Dot, Local, Loop, Reduce, TExpr

@@ -13,16 +13,16 @@ import neptune
 from bench.cost import MACHINE
 from neptune.errors import Unsupported
 from neptune.forms import Wanted
-from neptune.hopper.acceptance import PARTS
-from neptune.hopper.acceptance import sizes as compared_at
-from neptune.hopper.check import check
+from neptune.hopper.bodies.walk import walked_of
+from neptune.hopper.choice.predict import Predictor
+from neptune.hopper.choice.wanted import ordered, predictor
 from neptune.hopper.derive import Derived, form_of
 from neptune.hopper.emulate import load
 from neptune.hopper.ir import Levers, Loop, walk_async
-from neptune.hopper.predict import Predictor
-from neptune.hopper.trials import sizes, trials
-from neptune.hopper.walk import walked_of
-from neptune.hopper.wanted import ordered, predictor
+from neptune.hopper.protocol.check import check
+from neptune.hopper.protocol.trials import sizes, trials
+from neptune.hopper.validate.kernel import PARTS
+from neptune.hopper.validate.kernel import sizes as compared_at
 from neptune.kernel import Kernel
 from neptune.ops.linear import matmul
 from neptune.runtime.artifact import pack, unpack

@@ -10,9 +10,9 @@ import pytest
 from bench import hopper_cost
 from bench.cost import MACHINE
 from neptune.forms import Wanted
+from neptune.hopper.choice.predict import Predictor
+from neptune.hopper.choice.wanted import ordered
 from neptune.hopper.ir import Levers
-from neptune.hopper.predict import Predictor
-from neptune.hopper.wanted import ordered
 from neptune.tune.rank import ranked
 from tests.examples.walks import tiles_of, walked
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from bench.baselines.flash_attention_gluon import Form
-from neptune.hopper.check import Report, Trial, check
 from neptune.hopper.emulate import Descriptor, Tensor
 from neptune.hopper.protocol import causal, explore, trace
+from neptune.hopper.protocol.check import Report, Trial, check
 from tests.examples.gluon_attention import SMALL, Launch, text
 
 TWO, THREE = Form(2, 64, 2, True), Form(3, 64, 3, False)

@@ -10,8 +10,8 @@ from neptune.errors import InternalError
 from neptune.hopper.ir import AsyncKernel, Fill, Finish, Levers, Out, Ring, walk_async
 from neptune.hopper.parser import parse_async
 from neptune.hopper.printer import print_astmt
-from neptune.hopper.roles import roles
-from neptune.hopper.verify import verify_async
+from neptune.hopper.roles.kernel import roles
+from neptune.hopper.roles.verify import verify_async
 from neptune.ir.expr import Const, op
 from neptune.tile.ir import Assign, Branch, Local, Loop, Scalar, TileProgram, TStmt
 from neptune.tile.verify import verify_tiles

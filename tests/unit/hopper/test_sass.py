@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from neptune.hopper.sass import Lint, lint
+from neptune.hopper.validate.sass import Lint, lint
 from neptune.runtime.listing import functions, loops
 from tests.examples.listings import listing
 

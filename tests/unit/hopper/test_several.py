@@ -12,12 +12,12 @@ import pytest
 import torch
 
 from neptune.errors import Unsupported
-from neptune.hopper.check import check
+from neptune.hopper.bodies.walk import walk
 from neptune.hopper.derive import Derived, derived, form_of, with_walk
 from neptune.hopper.emulate import load
 from neptune.hopper.ir import Levers
-from neptune.hopper.trials import trials
-from neptune.hopper.walk import walk
+from neptune.hopper.protocol.check import check
+from neptune.hopper.protocol.trials import trials
 from neptune.ops.shipped import OPERATORS
 from neptune.tile.ir import TileProgram
 from neptune.verify.pieces import check as exact

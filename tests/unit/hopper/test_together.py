@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from neptune.errors import InternalError
-from neptune.hopper.gluon import generate
+from neptune.hopper.gluon.module import generate
 from neptune.hopper.ir import AsyncKernel, Await, Fill, Levers, Release, Ring
-from neptune.hopper.roles import roles
-from neptune.hopper.together import apart, together
-from neptune.hopper.verify import verify_async
+from neptune.hopper.roles.barriers import apart, together
+from neptune.hopper.roles.kernel import roles
+from neptune.hopper.roles.verify import verify_async
 from neptune.ir.expr import Expr, Load, op
 from neptune.tile.ir import LoadTile, TileProgram
 from tests.examples.hopper_examples import attention, product

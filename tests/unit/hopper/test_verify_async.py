@@ -26,8 +26,8 @@ from neptune.hopper.ir import (
     with_inside,
 )
 from neptune.hopper.printer import print_astmt
-from neptune.hopper.roles import roles
-from neptune.hopper.verify import verify_async
+from neptune.hopper.roles.kernel import roles
+from neptune.hopper.roles.verify import verify_async
 from neptune.ir.dtypes import FLOAT8
 from neptune.ir.expr import Const, op
 from neptune.templates.matmul import matmul

@@ -11,8 +11,8 @@ import pytest
 import triton
 
 from neptune.errors import TargetError
-from neptune.hopper import versions
-from neptune.hopper.compile import compile_gluon
+from neptune.hopper.gluon import versions
+from neptune.hopper.validate.compile import compile_gluon
 from neptune.runtime.worker import Worker
 from tests.unit.hopper import compiling
 from tests.unit.hopper.test_gluon import LEVERS, of_attention
@@ -61,7 +61,7 @@ def test_a_triton_without_gluon(tmp_path: Path) -> None:
     """An older release, as another process finds it."""
     (tmp_path / "triton").mkdir()
     (tmp_path / "triton" / "__init__.py").write_text('__version__ = "2.0.0"\n')
-    code = "from neptune.hopper import versions\nprint(versions.missing())"
+    code = "from neptune.hopper.gluon import versions\nprint(versions.missing())"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "there is no triton.experimental.gluon"

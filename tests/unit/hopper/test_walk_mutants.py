@@ -11,9 +11,9 @@ import pytest
 
 from neptune.frontend.builder import placeholder
 from neptune.frontend.builder import var as size
-from neptune.hopper import backwards, bounds, group_bounds, pieces, walk
+from neptune.hopper.bodies import backwards, bounds, group_bounds, pieces, walk
+from neptune.hopper.bodies.walked import Walked
 from neptune.hopper.ir import Levers
-from neptune.hopper.walked import Walked
 from neptune.ir.expr import Expr, binary
 from neptune.ir.program import Program
 from neptune.ops.masks import segments

@@ -8,7 +8,7 @@ import pytest
 
 from neptune.errors import Unsupported
 from neptune.frontend.builder import placeholder, var
-from neptune.hopper.pieces import Group, Run, direction, runs
+from neptune.hopper.bodies.pieces import Group, Run, direction, runs
 from neptune.ir.expr import Const, Expr, Var, cast, maximum, minimum
 from neptune.ops.masks import segments
 from neptune.tile.ir import Assign, Branch, Dot, Local, Loop, TileProgram, walk_stmts

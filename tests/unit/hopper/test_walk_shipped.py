@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from neptune.errors import Unsupported
+from neptune.hopper.bodies.walk import walk
 from neptune.hopper.ir import Levers
-from neptune.hopper.walk import walk
 from neptune.ops.shipped import OPERATORS
 from neptune.tile.ir import TileKernel, TileProgram
 from tests.examples.walks import tiles_of

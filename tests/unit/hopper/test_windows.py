@@ -7,7 +7,7 @@ from math import lcm
 import pytest
 
 from neptune.hopper.ir import AStmt, AsyncKernel, Fill, Levers, Ring
-from neptune.hopper.trials import window
+from neptune.hopper.protocol.trials import window
 from neptune.ir.expr import Const, Var
 from neptune.tile.ir import Branch, LoadTile, Loop
 

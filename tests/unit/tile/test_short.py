@@ -10,8 +10,8 @@ import pytest
 import neptune
 from neptune.driver.precision import short_functions
 from neptune.forms import Wanted
+from neptune.hopper.choice.wanted import times
 from neptune.hopper.ir import Levers
-from neptune.hopper.wanted import times
 from neptune.ir.forms import Taken, cheaper
 from neptune.ops.shipped import OPERATORS
 from neptune.templates.flash_attention import flash_attention

@@ -1,0 +1,149 @@
+"""What a tuner and the choice of templates see of this form: levers and tiles that fit, with predicted times.
+
+One choice of levers is for all kernels of a program, as a caller settles them; a kernel that they do not fit stays on
+tiles. Templates are compared by the time of a program before any form is derived:
+
+estimated(program, [Asked({"rows": 8192, …}, {"BLOCK_M": 128, …}, 4018.6)], Wanted(machine=…), shapes)
+→  [Time(us=3110.2, close=True)]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import inf, isfinite
+
+from neptune.errors import Unsupported
+from neptune.forms import Time, Wanted
+from neptune.hopper.bodies.walk import walked_of
+from neptune.hopper.bodies.walked import Walked
+from neptune.hopper.choice.memory import forms, free_tiles
+from neptune.hopper.choice.predict import CLOSE, Predictor, with_parts
+from neptune.hopper.choice.wanted import ordered, predictor, predictor_of
+from neptune.hopper.explain import LEVERS
+from neptune.hopper.ir import Levers
+from neptune.tile.ir import TileProgram
+from neptune.tune.gains import Asked
+from neptune.tune.machine import Machine
+
+ORDERS = {"table": ("table", "stride", "once"), "stride": ("stride", "once"), "once": ("once", "stride")}
+"""How groups of rows may come to programs, by what counts put first: a table is for groups that differ."""
+
+FEW = 4
+"""Tiles that are looked at beyond the first sizes: the best there."""
+OFF = 1.3
+"""Of two forms, of which one was predicted 1.14 times too slow, and the other 1.23 times too fast."""
+
+
+@dataclass
+class Offer:
+    """Tile sizes and `levers` (as `compile` takes them), and microseconds of each kernel that they fit, by name, with
+    all that is chosen of it."""
+
+    tiles: Mapping[str, int]
+    levers: Mapping[str, int | str]
+    us: dict[str, float] = field(default_factory=dict)
+    forms: dict[str, Levers] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Offers:
+    """Offers in the order of counts; `kernels` predict the times of kernels in both forms."""
+
+    every: tuple[Offer, ...]
+    kernels: Mapping[str, Predictor]
+    close: float = CLOSE
+
+    def us(self, offer: Offer, on_tiles: Mapping[str, int], whole: float) -> float:
+        """Microseconds of the program, which takes `whole` where all kernels are on tiles, with these values."""
+        for name, us in offer.us.items():
+            kernel = self.kernels[name]
+            whole += us - kernel.on_tiles(on_tiles) + kernel.beside(offer.forms[name], on_tiles)
+        return whole
+
+
+def offers(
+    program: TileProgram, sizes: Mapping[str, int], machine: Machine, given: Mapping[str, int] | None = None
+) -> Offers:
+    """What fits, with times at some sizes, and the tile sizes that are `given`; nothing where no kernel has the form.
+
+    Forms are those of a compilation that is told no sizes: they serve all.
+    """
+    found: dict[tuple[object, ...], Offer] = {}
+    kernels: dict[str, Predictor] = {}
+    for kernel in program.kernels:
+        walked = walked_of(program, kernel, {})
+        if isinstance(walked, Unsupported):
+            continue
+        at = with_parts(sizes, program, given or {})
+        predictor = kernels[kernel.name] = predictor_of(program, walked, at, machine)
+        free = free_tiles(walked, program)
+        for fits in forms(walked, program, given or {}):
+            tiles = {t.name: fits.tiles[t.name] for t in free}
+            for levers in _orders(fits):
+                us = predictor.of(levers).us
+                named = {n: getattr(levers, n) for n in LEVERS}
+                if isfinite(us):
+                    key = (*sorted(tiles.items()), *named.values())
+                    offer = found.setdefault(key, Offer(tiles, named))
+                    offer.us[kernel.name], offer.forms[kernel.name] = us, levers
+    return Offers(tuple(found.values()), kernels)
+
+
+def tile_names(program: TileProgram) -> frozenset[str]:
+    """The tile sizes that forms choose, of kernels that have one."""
+    walks = (walked_of(program, kernel, {}) for kernel in program.kernels)
+    return frozenset(t.name for w in walks if not isinstance(w, Unsupported) for t in free_tiles(w, program))
+
+
+def _orders(levers: Levers) -> list[Levers]:
+    return [
+        replace(levers, persistent=order) for order in ORDERS[levers.persistent] if order != "once" or not levers.ahead
+    ]
+
+
+# --- times of a program, before any form is derived ----------------------------------------------
+
+
+def estimated(program: TileProgram, at: Sequence[Asked], wanted: Wanted, shapes: Mapping[str, int]) -> list[Time]:
+    """Microseconds at each of the sizes, where every kernel has its faster form; infinite where all are on tiles. They
+    are close where a kernel is faster in its form, or by no more slower than predictions may be off.
+
+    Of `wanted` sizes and values on tiles are those of `at`; levers are chosen at the first sizes, a few remain for
+    others. `shapes` are typical sizes, which tiles may cover.
+    """
+    found = []
+    for asked, both in zip(at, _both(program, at, wanted, shapes), strict=True):
+        saved = sum(max(0.0, tiles - ours) for ours, tiles in both)
+        near = any(ours < OFF * tiles for ours, tiles in both)
+        found.append(Time(asked.us - saved if saved else inf, near))
+    return found
+
+
+def _both(
+    program: TileProgram, at: Sequence[Asked], wanted: Wanted, shapes: Mapping[str, int]
+) -> Iterator[list[tuple[float, float]]]:
+    """Microseconds of each kernel that has the form, in it and on tiles, at each of the sizes."""
+    wishes = [replace(wanted, sizes=a.sizes, on_tiles=a.params, ahead=False) for a in at]
+    kernels: list[tuple[Walked, list[Levers]]] = []
+    for kernel in program.kernels:
+        walked = walked_of(program, kernel, shapes)
+        order = walked if isinstance(walked, Unsupported) else ordered(walked, program, wishes[0])
+        if isinstance(walked, Walked) and isinstance(order, list):
+            kernels.append((walked, order))
+    for k, (asked, on_tiles) in enumerate((w, w.on_tiles) for w in wishes):
+        found = []
+        for walked, order in kernels:
+            known = predictor(asked, program, walked)
+            looked = _several(order) if k else order[:1]
+            ours = min(known.of(x).us + known.beside(x, on_tiles) for x in looked)
+            found.append((ours, known.on_tiles(on_tiles)))
+        yield found
+
+
+def _several(order: Sequence[Levers]) -> list[Levers]:
+    """The first of each choice of consumers and tiles, a few."""
+    first: dict[tuple[object, ...], Levers] = {}
+    for x in order:
+        first.setdefault((x.consumers, *x.tiles.items()), x)
+    return list(first.values())[:FEW]

@@ -1,0 +1,1 @@
+"""Kernels with roles as text in Gluon, the lower language of Triton."""

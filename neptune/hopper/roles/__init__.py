@@ -1,0 +1,1 @@
+"""Role bodies with their synchronisation: rings, waits and releases derived from dependences, and verified."""
