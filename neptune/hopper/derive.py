@@ -63,8 +63,8 @@ class Part:
     @property
     def levers(self) -> dict[str, int | str]:
         """What was chosen, as plain numbers and words."""
-        of = self.kernel.levers
-        return {**of.tiles, "consumers": of.consumers, "stages": of.stages, "persistent": of.persistent}
+        levers = self.kernel.levers
+        return {**levers.tiles, "consumers": levers.consumers, "stages": levers.stages, "persistent": levers.persistent}
 
     def said(self) -> dict[str, Any]:
         """What explain() says of it."""
@@ -188,25 +188,25 @@ def derived(
             left[name] = replaced
         else:
             checked = replaced
-    at = dict.fromkeys(tried, 0)
+    tries = dict.fromkeys(tried, 0)
     best: Derived | None = None
-    while at:
-        draft = None if any(at.values()) else drafts.get(tuple(at))
-        form = form_of(program, {n: tried[n][k] for n, k in at.items()}, header, left, draft, short)
+    while tries:
+        draft = None if any(tries.values()) else drafts.get(tuple(tries))
+        form = form_of(program, {n: tried[n][k] for n, k in tries.items()}, header, left, draft, short)
         if isinstance(form, Unsupported):
             left[form.kernel] = form
-            del at[form.kernel]
+            del tries[form.kernel]
             continue
         times = {p.kernel.name: times_of(wanted, program, p.walked, p.kernel.levers) for p in form.parts}
         form = replace(form, times=times)
         best = best or form
-        bad = {n: why for n, why in broken(form).items() if n in at}
+        bad = {n: why for n, why in broken(form).items() if n in tries}
         if not bad:
             return form
-        at = {n: k + (n in bad) for n, k in at.items()}
-        for name in [n for n, k in at.items() if k == len(tried[n])]:
+        tries = {n: k + (n in bad) for n, k in tries.items()}
+        for name in [n for n, k in tries.items() if k == len(tried[n])]:
             left[name] = Unsupported(f"what it compiles to is refused: {bad[name]}")
-            del at[name]
+            del tries[name]
     return best or _none(left)
 
 
@@ -250,11 +250,11 @@ def with_walk(program: TileProgram, walked: Walked, differs: Differs) -> TilePro
         kernel = in_kernel(kernel, lambda e: substitute(e, env))
         tunables = (*program.tunables, *(replace(t, name=own[t.name]) for t in program.tunables if t.name in own))
         program = replace(program, tunables=tunables)
-    made = replace(program, kernels=tuple(kernel if k.name == kernel.name else k for k in program.kernels))
-    wrong = differs(made)
+    replaced = replace(program, kernels=tuple(kernel if k.name == kernel.name else k for k in program.kernels))
+    wrong = differs(replaced)
     if wrong is not None:
         return Unsupported(f"another order of its tiles is another function: {wrong}", kernel.name)
-    return made
+    return replaced
 
 
 def _tied(program: TileProgram, kernel: TileKernel, own: Iterable[str]) -> Unsupported | None:
@@ -262,11 +262,11 @@ def _tied(program: TileProgram, kernel: TileKernel, own: Iterable[str]) -> Unsup
     sizes = {n for b in program.temporaries for d in b.shape for n in variables(d)}
     if tied := sorted(sizes & set(own)):
         return Unsupported(f"temporaries are as large as its tiles, by {tied[0]}", kernel.name)
-    made = {b.name for b in program.temporaries if not is_float(b.dtype)}
+    floats = {b.name for b in program.temporaries if not is_float(b.dtype)}
     for s in walk_stmts(kernel.body):
         for e in stmt_exprs(s):
             for x in nodes(e):
-                if isinstance(x, LoadTile) and x.buffer in made and not x.dims:
+                if isinstance(x, LoadTile) and x.buffer in floats and not x.dims:
                     # The check of the protocol runs this kernel alone.
                     return Unsupported(f"numbers that another kernel leaves in {x.buffer} steer it", kernel.name)
     return None
@@ -284,12 +284,12 @@ def form_of(
     text says too little of what it does, InternalError where its protocol is wrong. `draft` is of these levers, if
     there is one. In the stages of `short` functions are single instructions."""
     start = time.perf_counter()
-    made = draft or _drafted(program, levers, header, short)
-    if isinstance(made, InternalError):
-        raise made
-    if isinstance(made, Unsupported):
-        return made
-    parts, text, kernels = made.parts, made.text, [p.kernel for p in made.parts]
+    drafted = draft or _drafted(program, levers, header, short)
+    if isinstance(drafted, InternalError):
+        raise drafted
+    if isinstance(drafted, Unsupported):
+        return drafted
+    parts, text, kernels = drafted.parts, drafted.text, [p.kernel for p in drafted.parts]
     # Each kernel by launches of its own, of which other kernels do nothing.
     reports = [check(text.text, trials(program, k, alone=len(program.kernels) > 1)) for k in kernels]
     for k, report in zip(kernels, reports, strict=True):
@@ -301,7 +301,7 @@ def form_of(
         LOG.info("asynchronous form of `%s`: %s", k.name, report)
     LOG.info("asynchronous form of `%s`: %.0f ms", program.name, 1e3 * (time.perf_counter() - start))
     stay = {name: refusal.why for name, refusal in left.items()}
-    return Derived(parts, stay, text, together(reports), made.chosen)
+    return Derived(parts, stay, text, together(reports), drafted.chosen)
 
 
 def _drafted(
@@ -322,9 +322,9 @@ def _part(program: TileProgram, kernel: TileKernel, levers: Levers, short: Colle
     with of_kernel(kernel.name):
         again = walk(program, kernel, levers)
         again = replace(again, kernel=shortened(again.kernel, short))
-        made = roles(again, program, replace(levers, tiles=dict(again.values)))
-    verify_async(made, program)
-    return Part(again, made)
+        kernel_of_roles = roles(again, program, replace(levers, tiles=dict(again.values)))
+    verify_async(kernel_of_roles, program)
+    return Part(again, kernel_of_roles)
 
 
 def _none(left: Mapping[str, Unsupported]) -> Unsupported:
@@ -342,11 +342,11 @@ def _none(left: Mapping[str, Unsupported]) -> Unsupported:
 
 def _tried(walked: Walked, program: TileProgram, wanted: Wanted) -> list[Levers] | Unsupported:
     """The first of all forms that fit and hold as many registers, a few: what spills in one does in the others."""
-    found: dict[tuple[int, float], Levers] = {}
+    first: dict[tuple[int, float], Levers] = {}
     counts = counts_of(walked)
     order = ordered(walked, program, wanted)
     if isinstance(order, Unsupported):
         return order
     for levers in order:
-        found.setdefault((levers.consumers, counts.needs(levers).registers), levers)
-    return list(found.values())[:TRIED]
+        first.setdefault((levers.consumers, counts.needs(levers).registers), levers)
+    return list(first.values())[:TRIED]

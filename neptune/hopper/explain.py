@@ -35,13 +35,13 @@ def verdict_lines(v: Mapping[str, Any] | None) -> Iterator[str]:
     if v is None or v["faults"] == [accepted.NOT_COMPARED]:
         yield "verdict: none yet; it is made where there is a GPU for it"
         return
-    said = "accepted" if not v["faults"] else "runs since it was asked for" if v["runs"] else "the Triton form runs"
-    yield f"verdict: {'; '.join([said, *v['faults']])}"
+    summary = "accepted" if not v["faults"] else "runs since it was asked for" if v["runs"] else "the Triton form runs"
+    yield f"verdict: {'; '.join([summary, *v['faults']])}"
     if c := v["compared"]:
         yield f"  results differ from those of the Triton form by {c['error']:.2g} at most, {c['limit']:.2g} may be"
     if t := v["timed"]:
-        at = " ".join((t["device"] or "a GPU", "at", ", ".join(f"{n}={x}" for n, x in t["sizes"].items())))
-        yield f"  {at}: {_range(t[ASYNCHRONOUS])}, Triton form {_range(t['triton'])}"
+        place = " ".join((t["device"] or "a GPU", "at", ", ".join(f"{n}={x}" for n, x in t["sizes"].items())))
+        yield f"  {place}: {_range(t[ASYNCHRONOUS])}, Triton form {_range(t['triton'])}"
 
 
 def _range(quartiles: Sequence[float]) -> str:

@@ -43,12 +43,12 @@ class Hopper:
         from neptune.hopper.derive import derived
 
         # Compiled here, too, where no GPU is: the form is the same on all machines, and a saved one runs elsewhere.
-        made = derived(of.tiles, of.header, of.shapes, of.differs, broken, _begin, choice)
-        if isinstance(made, Unsupported):
-            return made
-        tiles = made.kernel.levers.tiles
-        levers = {n: v for n, v in made.levers.items() if n not in tiles}
-        return Made(made.plain(), made.said(), levers, tiles)
+        form = derived(of.tiles, of.header, of.shapes, of.differs, broken, _begin, choice)
+        if isinstance(form, Unsupported):
+            return form
+        tiles = form.kernel.levers.tiles
+        levers = {n: v for n, v in form.levers.items() if n not in tiles}
+        return Made(form.plain(), form.said(), levers, tiles)
 
     def time(self, of: Source, choice: Wanted, at: Sequence[Asked]) -> Sequence[Time]:
         from neptune.hopper.choice.space import estimated
@@ -116,25 +116,25 @@ def broken(form: Derived) -> dict[str, str]:
     from neptune.hopper.validate.verdicts import judged
 
     names = [p.kernel.name for p in form.parts]
-    found = judged(form.plain(), form.kernel.levers.registers, protocol=lambda: accepted.CLEAN)
-    if isinstance(found, TargetError):
-        return dict.fromkeys(names, found.wrong)
-    if found is None:
+    verdict = judged(form.plain(), form.kernel.levers.registers, protocol=lambda: accepted.CLEAN)
+    if isinstance(verdict, TargetError):
+        return dict.fromkeys(names, verdict.wrong)
+    if verdict is None:
         return {}
-    unfit = {n: "; ".join(f.unfit) for n, f in zip(names, (found, *found.others), strict=True) if f.unfit}
+    unfit = {n: "; ".join(f.unfit) for n, f in zip(names, (verdict, *verdict.others), strict=True) if f.unfit}
     # What is known from an earlier run is of the program.
-    rest = "; ".join(why for why in found.faults if why != accepted.NOT_COMPARED)
+    rest = "; ".join(why for why in verdict.faults if why != accepted.NOT_COMPARED)
     return unfit or (dict.fromkeys(names, rest) if rest else {})
 
 
-def _inspected(of: Roles, built: Built) -> Inspected:
+def _inspected(roles_of: Roles, built: Built) -> Inspected:
     """The numbers of an asynchronous kernel."""
-    found = built.lint
+    lint = built.lint
     roles = RoleResources(
-        consumer=min(found.consumers, default=built.registers),
-        producer=max(found.producers, default=built.registers),
-        consumers=int(of.levers["consumers"]),
-        stages=int(of.levers["stages"]),
+        consumer=min(lint.consumers, default=built.registers),
+        producer=max(lint.producers, default=built.registers),
+        consumers=int(roles_of.levers["consumers"]),
+        stages=int(roles_of.levers["stages"]),
         barriers=built.mbarriers,
     )
     words = (built.name, built.registers, built.spill_bytes, built.shared_bytes, "wgmma", built.warnings)

@@ -35,8 +35,8 @@ def across(grid: tuple[GridAxis, ...], group: Collection[str], loads: Loads) -> 
     variables of rows."""
     read = [(own, scalar_names(load)) for own, load in loads]
     for g in grid:
-        own = [g.var in names for mine, names in read if mine]
-        shared = [g.var in names for mine, names in read if not mine]
+        own = [g.var in names for is_own, names in read if is_own]
+        shared = [g.var in names for is_own, names in read if not is_own]
         if g.var not in group and not all(own) and any(shared):
             return g.var
     return None
@@ -54,8 +54,8 @@ def width(walked: Walked, size: Mapping[str, int]) -> int:
     two, as sizes mostly are; 0 where order does not matter. `size` has the extents of axes."""
     own = dict(walked.staged)
     body = walk_stmts(walked.producer)
-    found = (s for s in body if isinstance(s, Assign) and s.name in own)
-    loads = [(own[s.name], s.value) for s in found if isinstance(s.value, LoadTile)]
+    assigned = (s for s in body if isinstance(s, Assign) and s.name in own)
+    loads = [(own[s.name], s.value) for s in assigned if isinstance(s.value, LoadTile)]
     variable = across(walked.kernel.grid, {walked.rows, walked.group}, loads)
     if variable is None:
         return 0
@@ -63,8 +63,8 @@ def width(walked: Walked, size: Mapping[str, int]) -> int:
     def bytes_of(e: LoadTile) -> int:
         return math.prod(size[d] for d in e.dims) * DTYPES[e.dtype].bits // 8
 
-    rows = walked.consumers * sum(bytes_of(e) for mine, e in loads if mine and variable not in scalar_names(e))
-    columns = sum(bytes_of(e) for mine, e in loads if not mine and variable in scalar_names(e))
+    rows = walked.consumers * sum(bytes_of(e) for is_own, e in loads if is_own and variable not in scalar_names(e))
+    columns = sum(bytes_of(e) for is_own, e in loads if not is_own and variable in scalar_names(e))
     return 1 << max(0, round(math.log2(math.sqrt(PROGRAMS * columns / rows))))
 
 

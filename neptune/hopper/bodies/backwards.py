@@ -40,12 +40,12 @@ def plan(run: Run, staged: frozenset[str], escaping: Collection[str]) -> Plan | 
     """The walk backwards with rotated products, or why there is none. `escaping` are locals that are read behind."""
     parts: list[Turned] = []
     for p in run.pieces:
-        found = turned(p.body, staged)
-        if isinstance(found, str):
-            return found
+        parts_or_reason = turned(p.body, staged)
+        if isinstance(parts_or_reason, str):
+            return parts_or_reason
         if (wrong := any_order(p.body, escaping)) is not None:
             return wrong
-        parts.append(found)
+        parts.append(parts_or_reason)
     k = _general(run.pieces, parts)
     return (
         "its masked and its other tiles differ by more than masks" if k is None else Plan(run, tuple(parts), parts[k])
@@ -82,8 +82,8 @@ def backwards(p: Plan, b: Bounds, step: str, loads: Block) -> Block:
     begin, end = b.edges[0], b.edges[-1]
     variable = p.run.var
 
-    def tile(body: Block, of: Expr) -> Block:
-        return put(body, variable, of)
+    def tile(body: Block, index: Expr) -> Block:
+        return put(body, variable, index)
 
     t = var(step)
     here, before = minus(end, t), binary("sub", end, t)

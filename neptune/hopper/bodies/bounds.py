@@ -55,38 +55,38 @@ def bounds(run: Run, group: Group, taken: frozenset[str]) -> Bounds:
     """Bounds of a walk. Each lies between the one before and the end, also for a consumer behind the last row, whose
     loads have to be as many as those of the others."""
     zero = run.lo == Const(0, "int32")
-    made = _Named(run.var, taken)
+    named = _Named(run.var, taken)
     words = _words(run)
-    end = made.known[run.hi] = made.name("end", run.hi)
+    end = named.known[run.hi] = named.name("end", run.hi)
     lo = run.lo if zero and nonnegative(run.hi, group.is_size) else minimum(run.lo, run.hi)
-    begin = made.known[run.lo] = made.name("begin", made.short(lo))
-    made.below |= {begin, end}
+    begin = named.known[run.lo] = named.name("begin", named.short(lo))
+    named.below |= {begin, end}
     edges = [begin]
     for word, p in zip(words, run.pieces[:-1], strict=True):
-        edge = made.short(p.hi)
+        edge = named.short(p.hi)
         low = edges[-1]
         if not (_above(low, edge) or (low == Const(0, "int32") and nonnegative(p.hi, group.is_size))):
             edge = maximum(edge, low)
-        if not (_at_most(edge, end, made.below) or _at_most(p.hi, run.hi, set())):
+        if not (_at_most(edge, end, named.below) or _at_most(p.hi, run.hi, set())):
             edge = minimum(edge, end)
-        edges.append(made.known.setdefault(p.hi, made.name(word, edge)))
-        made.below.add(edges[-1])
+        edges.append(named.known.setdefault(p.hi, named.name(word, edge)))
+        named.below.add(edges[-1])
     edges.append(end)
     shared = _Named(run.var, taken)
     # The end first: a begin may be cut off there.
-    all_end = _of_all(made, shared, group, "all_end", run.hi, end, True)
-    all_begin = _of_all(made, shared, group, "all_begin", lo, begin, False)
-    return Bounds(tuple(edges), all_begin, all_end, tuple(made.lines), tuple(shared.lines))
+    all_end = _of_all(named, shared, group, "all_end", run.hi, end, True)
+    all_begin = _of_all(named, shared, group, "all_begin", lo, begin, False)
+    return Bounds(tuple(edges), all_begin, all_end, tuple(named.lines), tuple(shared.lines))
 
 
-def _of_all(made: _Named, shared: _Named, group: Group, word: str, e: Expr, ref: Expr, largest: bool) -> Expr:
+def _of_all(own: _Named, shared: _Named, group: Group, word: str, e: Expr, ref: Expr, largest: bool) -> Expr:
     """The bound of a group: the consumer's own where it is the same for all."""
     of_all = group.extreme(e, largest=largest)
     if of_all == e:
-        shared.lines += [s for s in made.lines if isinstance(s, Assign) and ref == local(s.name)]
+        shared.lines += [s for s in own.lines if isinstance(s, Assign) and ref == local(s.name)]
         return ref
     shared.name(word, of_all)
-    return made.name(word, group.of_consumer(of_all))
+    return own.name(word, group.of_consumer(of_all))
 
 
 def _above(low: Expr, e: Expr) -> bool:

@@ -61,28 +61,28 @@ def gang(program: TileProgram, kernel: TileKernel, tiles: Mapping[str, int]) -> 
     extent = dict(kernel.axes)[axis]
     if not isinstance(extent, Var):
         raise Unsupported("the number of its rows is fixed", axis, "a tile size")
-    found = _position(kernel, axis, extent)
-    if found is None:
+    position = _position(kernel, axis, extent)
+    if position is None:
         raise Unsupported("its rows are no tile along a grid variable", axis, "rows that programs share out")
-    made, rows = _single(kernel, found)
-    values = _values(program, made, tiles, extent.name)
-    groups = next(g.extent for g in with_values(made, values).grid if g.var == rows)
+    grouped, rows = _single(kernel, position)
+    values = _values(program, grouped, tiles, extent.name)
+    groups = next(g.extent for g in with_values(grouped, values).grid if g.var == rows)
     if isinstance(groups, Const) and groups.value <= 1:
         raise Unsupported(f"it never has more than {ROWS} rows", axis, "several times as many rows, a size at best")
-    return Ganged(made, rows, axis, extent.name, values)
+    return Ganged(grouped, rows, axis, extent.name, values)
 
 
 def _position(kernel: TileKernel, axis: str, block: Var) -> Expr | None:
     """The tile of rows that a program has: `r` where positions are `r * block + iota(axis)`, always the same one."""
-    found: set[Expr] = set()
+    starts: set[Expr] = set()
     for s in walk_stmts(kernel.body):
         for e in stmt_exprs(s):
             for x in walk(e):
                 if isinstance(x, Op) and x.name == "add" and x.args[1] == Iota(axis) and isinstance(x.args[0], Scalar):
-                    found.add(x.args[0].expr)
-    if len(found) != 1:
+                    starts.add(x.args[0].expr)
+    if len(starts) != 1:
         return None
-    (start,) = found
+    (start,) = starts
     match start:
         case Op("mul", (r, b), _) if b == block:
             return r
@@ -99,18 +99,18 @@ def _single(kernel: TileKernel, r: Expr) -> tuple[TileKernel, str]:
         why = "the tile of its rows is no count of programs"
         raise Unsupported(why, fits="one grid variable, or two that count it")
     name = free_name("i0", names_in(kernel))
-    made = in_kernel(kernel, replaced(r, var(name)))
-    if any(reads_var(s, g.var) for s in made.body for g in parts):
+    grouped = in_kernel(kernel, replaced(r, var(name)))
+    if any(reads_var(s, g.var) for s in grouped.body for g in parts):
         raise Unsupported("programs know more of their rows than which tile they are", fits="one grid variable of rows")
     end = binary("mul", parts[0].extent, parts[1].extent)
-    *front, last = made.body
+    *front, last = grouped.body
     ends = is_less(last.pred) if isinstance(last, Branch) else None
     if isinstance(last, Branch) and ends and ends[0] == var(name) and all(isinstance(s, Assign) for s in front):
         # Which programs there are says what the condition did.
-        end, made = ends[1], replace(made, body=(*front, *last.body))
+        end, grouped = ends[1], replace(grouped, body=(*front, *last.body))
     first = next(g for g in kernel.grid if g in parts)
     kept = [GridAxis(name, end, g.axis) if g == first else g for g in kernel.grid if g == first or g not in parts]
-    return replace(made, grid=tuple(kept)), name
+    return replace(grouped, grid=tuple(kept)), name
 
 
 def _counts(r: Expr, parts: list[GridAxis]) -> bool:

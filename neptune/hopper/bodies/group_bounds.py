@@ -73,10 +73,10 @@ def _by_positions(s: TStmt, ganged: Ganged) -> bool:
 class _Change:
     """Statements of one consumer as those of its group: locals, rows and their axis have other names."""
 
-    def __init__(self, ganged: Ganged, made: frozenset[str], group: str, consumers: int) -> None:
+    def __init__(self, ganged: Ganged, changed: frozenset[str], group: str, consumers: int) -> None:
         taken = names_in(ganged.kernel) | {name for name, _ in ganged.kernel.axes}
-        self.made = made
-        self.names = {n: free_name(f"{n}_all", taken) for n in made}
+        self.made = changed
+        self.names = {n: free_name(f"{n}_all", taken) for n in changed}
         self.axes = {ganged.axis: free_name(f"{ganged.axis}_all", taken)}
         block = var(ganged.block)
         tiles = 1 << (consumers - 1).bit_length()
@@ -103,8 +103,8 @@ class _Change:
     def _renamed(self, s: TStmt) -> TStmt:
         if isinstance(s, Loop | Branch):
             return replace(s, body=tuple(self._renamed(x) for x in s.body))
-        made = map_stmt(s, lambda e: rewrite(e, self._tile))
-        return replace(made, name=self.names[made.name]) if isinstance(made, Assign) else made
+        renamed = map_stmt(s, lambda e: rewrite(e, self._tile))
+        return replace(renamed, name=self.names[renamed.name]) if isinstance(renamed, Assign) else renamed
 
     def _dims(self, dims: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(self.axes.get(d, d) for d in dims)

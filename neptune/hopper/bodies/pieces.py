@@ -70,9 +70,9 @@ def runs(body: Block) -> list[Run | TStmt]:
 
 def _apart(run: Run, s: Assign) -> bool:
     """True if a statement behind a run may as well stand before it."""
-    made = {n for x in run.statements for n in assigns(x)}
+    assigned = {n for x in run.statements for n in assigns(x)}
     used = {n for x in walk_stmts(run.statements) for n in reads_itself(x)}
-    return s.name not in made | used and not reads_itself(s) & made
+    return s.name not in assigned | used and not reads_itself(s) & assigned
 
 
 def _follows(run: Run, s: TStmt) -> Piece | None:

@@ -77,5 +77,5 @@ def check_for_all(producer: Block, staging: Staging, ganged: Ganged) -> None:
         if isinstance(s, Assign) and s.name in own:
             continue
         if reads_var(replace(s, body=()) if isinstance(s, Loop | Branch) else s, ganged.rows):
-            at = s.var if isinstance(s, Loop) else s.name if isinstance(s, Assign) else "a condition"
-            raise Unsupported("what is loaded depends on the rows of one consumer", at, BY_POSITION)
+            where = s.var if isinstance(s, Loop) else s.name if isinstance(s, Assign) else "a condition"
+            raise Unsupported("what is loaded depends on the rows of one consumer", where, BY_POSITION)

@@ -69,7 +69,7 @@ def stage(program: TileProgram, ganged: Ganged) -> Staging:
     for s, dot in products(kernel.body):
         for side, operand in (("left", dot.a), ("right", dot.b)):
             source = bare(operand)
-            at = s.name if isinstance(s, Assign) else "a product"
+            where = s.name if isinstance(s, Assign) else "a product"
             if not isinstance(source, Local):
                 what = "masked, as no row may see all of it," if isinstance(source, Select) else "computed"
                 why: str | None = f"is {what} where it is multiplied"
@@ -82,7 +82,7 @@ def stage(program: TileProgram, ganged: Ganged) -> Staging:
             if side == "right":
                 name = source.name if isinstance(source, Local) else "its right operand"
                 raise Unsupported(
-                    f"{name} {why}", at, "a right operand that is a tile of a tensor, with rows of whole 16 bytes"
+                    f"{name} {why}", where, "a right operand that is a tile of a tensor, with rows of whole 16 bytes"
                 )
     kept |= dict.fromkeys(_once(kernel, ctx, assigned))
     order = [s.name for s in walk_stmts(kernel.body) if isinstance(s, Assign) and s.name in kept]
@@ -102,18 +102,20 @@ def _once(kernel: TileKernel, ctx: GivenShapes, assigned: Mapping[str, list[Assi
 
 def _check_product(kernel: TileKernel, s: TStmt, dot: Dot) -> None:
     """Raise Unsupported for a product that no warpgroup computes."""
-    at = s.name if isinstance(s, Assign) else "a product"
+    where = s.name if isinstance(s, Assign) else "a product"
     if multiplied(s) is None:
-        raise Unsupported("it adds to another product than its own", at)
+        raise Unsupported("it adds to another product than its own", where)
     if dot.a.dtype not in OPERANDS and not (dot.a.dtype == "float32" and dot.allow_tf32):
         raise Unsupported(
-            f"it multiplies {dot.a.dtype}", at, 'operands of 16 or 8 bits, or float32 with input_precision="tf32"'
+            f"it multiplies {dot.a.dtype}", where, 'operands of 16 or 8 bits, or float32 with input_precision="tf32"'
         )
     extents = {name: int(e.value) for name, e in kernel.axes if isinstance(e, Const)}
     (_, depth), (_, columns) = dot.a.dims, dot.b.dims
     for axis in (depth, columns):
         if not LEAST <= extents[axis] <= COLUMNS:
-            raise Unsupported(f"axis {axis} of its product has {extents[axis]} elements", at, f"{LEAST} to {COLUMNS}")
+            raise Unsupported(
+                f"axis {axis} of its product has {extents[axis]} elements", where, f"{LEAST} to {COLUMNS}"
+            )
 
 
 def _uncopied(ctx: GivenShapes, e: TExpr) -> str | None:

@@ -55,9 +55,9 @@ def walk(program: TileProgram, kernel: TileKernel, levers: Levers) -> Walked:
     producer = pruned(producer, staging.names)
     check_for_all(producer, staging, ganged)
     symbolic = replace(ganged.kernel, body=in_columns(consumer, counts | tunables))
-    made = with_values(symbolic, ganged.values)
+    numbered = with_values(symbolic, ganged.values)
     return Walked(
-        kernel=made,
+        kernel=numbered,
         producer=in_block(producer, _numbers(ganged.values)),
         rows=ganged.rows,
         group=group.group,
@@ -66,7 +66,9 @@ def walk(program: TileProgram, kernel: TileKernel, levers: Levers) -> Walked:
         late=tuple(walker.late),
         read=staging.read,
         kept=tuple(walker.kept),
-        sent=tuple((s.buffer, s in made.body) for s in sent(made.body, GivenShapes(program, dict(made.axes)))),
+        sent=tuple(
+            (s.buffer, s in numbered.body) for s in sent(numbered.body, GivenShapes(program, dict(numbered.axes)))
+        ),
         symbolic=symbolic,
         values=dict(ganged.values),
     )
@@ -114,9 +116,9 @@ class _Walker:
         consumer: list[TStmt] = []
         producer: list[TStmt] = []
         for s in runs(body):
-            mine, theirs = self._run(s) if isinstance(s, Run) else self._one(s)
-            consumer += mine
-            producer += theirs
+            consuming, producing = self._run(s) if isinstance(s, Run) else self._one(s)
+            consumer += consuming
+            producer += producing
         return tuple(consumer), tuple(producer)
 
     def _one(self, s: TStmt) -> tuple[Block, Block]:
@@ -131,27 +133,27 @@ class _Walker:
     def _run(self, run: Run) -> tuple[Block, Block]:
         if not assigns_any(run.statements, self.staging.names):
             return run.statements, run.statements
-        found = plan(run, self.staging.names, self.escaping)
+        turned = plan(run, self.staging.names, self.escaping)
         step = free_name("t", self.taken)
-        if isinstance(found, str):
-            self._keep(run, found)
+        if isinstance(turned, str):
+            self._keep(run, turned)
             return self._forwards(run)
-        copies = pruned(run.pieces[found.parts.index(found.general)].body, self.staging.names)
+        copies = pruned(run.pieces[turned.parts.index(turned.general)].body, self.staging.names)
         if _carries(copies):
             self._keep(run, "what it loads depends on the tile before")
             return self._forwards(run)
         limits = self._limits(run)
-        self.late += [n for n in found.general.names if n not in self.late]
-        body = backwards(found, limits, step, copies)
-        mine = (*read(limits.defined, body), *body)
+        self.late += [n for n in turned.general.names if n not in self.late]
+        body = backwards(turned, limits, step, copies)
+        consumer = (*read(limits.defined, body), *body)
         index = put(copies, run.var, minus(limits.all_end, var(step)))
         count = binary("sub", limits.all_end, limits.all_begin)
-        return mine, (*limits.shared, Loop(step, Const(0, "int32"), count, index))
+        return consumer, (*limits.shared, Loop(step, Const(0, "int32"), count, index))
 
     def _keep(self, run: Run, why: str) -> None:
         """Note why a walk is not turned, once; "" where it has nothing to turn."""
-        said = f"loop {run.var} is walked forwards: {why}"
-        self.kept += [said] * bool(why and said not in self.kept)
+        note = f"loop {run.var} is walked forwards: {why}"
+        self.kept += [note] * bool(why and note not in self.kept)
 
     def _limits(self, run: Run) -> Bounds:
         """Where a run begins and ends."""
@@ -166,19 +168,19 @@ class _Walker:
         for every consumer, those of the group are loaded."""
         run = self._joined(run)
         parts = [self._one(s) for s in run.statements]
-        mine, theirs = tuple(s for m, _ in parts for s in m), tuple(s for _, t in parts for s in t)
+        consumer, producer = tuple(s for m, _ in parts for s in m), tuple(s for _, t in parts for s in t)
         copies = self._merged(run)
         if not any(self.group.rows in variables(e) for p in run.pieces for e in (p.lo, p.hi)):
-            return mine, theirs if copies is None else (Loop(run.var, run.lo, run.hi, copies),)
+            return consumer, producer if copies is None else (Loop(run.var, run.lo, run.hi, copies),)
         if copies is None or _carries(copies):
-            return mine, theirs
+            return consumer, producer
         limits = self._limits(run)
         before = _ahead(limits.all_begin, limits.edges[0], run.var, copies)
         pieces = zip(run.pieces, limits.edges, limits.edges[1:], strict=False)
         loops = tuple(Loop(run.var, lo, hi, self.block(p.body)[0], p.facts) for p, lo, hi in pieces)
         after = _ahead(limits.edges[-1], limits.all_end, run.var, copies)
-        whole = _ahead(limits.all_begin, limits.all_end, run.var, copies)
-        return (*limits.defined, *before, *loops, *after), (*limits.shared, *whole)
+        all_copies = _ahead(limits.all_begin, limits.all_end, run.var, copies)
+        return (*limits.defined, *before, *loops, *after), (*limits.shared, *all_copies)
 
     def _joined(self, run: Run) -> Run:
         """A run as one loop, where its pieces differ in the masks of copies alone."""

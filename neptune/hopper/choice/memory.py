@@ -114,8 +114,8 @@ class Counts:
         self.once = any(not t.looped for t in self.rings)
         self.products = {s.name: s.value for s in every if isinstance(s.value, Dot)}
         staged = {n for n, _ in walked.staged}
-        made = {x for d in self.products.values() if not isinstance(x := bare(d.a), Local) or x.name not in staged}
-        self.operands = [(x.dims, x.dtype) for x in made]
+        sources = {x for d in self.products.values() if not isinstance(x := bare(d.a), Local) or x.name not in staged}
+        self.operands = [(x.dims, x.dtype) for x in sources]
         loops = [s for s in walk_stmts(kernel.body) if isinstance(s, Loop)]
         self.read = _read(tuple(x for s in loops for x in s.body), staged)
         self.read_once = _read(kernel.body, staged) - self.read
@@ -156,10 +156,13 @@ class Counts:
         looped += sum(elements(dims) * DTYPES[dtype].bits / 32 for dims, dtype in self.operands)
         looped += sum(PER_FUNCTION * elements(dims) for dims in self.functions)
         # Each of the four lanes of a row holds its columns of what is known of columns.
-        looped += max((PER_COLUMN * sum(map(elements, of)) * THREADS / LANES_PER_ROW for of in self.columns), default=0)
+        looped += max(
+            (PER_COLUMN * sum(map(elements, tiles)) * THREADS / LANES_PER_ROW for tiles in self.columns), default=0
+        )
         # Two elements lie side by side in a thread, and have an address of 64 bits.
         by_pointers = [
-            sum(elements(e.dims) * (DTYPES[e.dtype].bits / 32 + 1) for e in of) for of in (self.read, self.read_once)
+            sum(elements(e.dims) * (DTYPES[e.dtype].bits / 32 + 1) for e in tiles)
+            for tiles in (self.read, self.read_once)
         ]
         by_pointers[1] += sum(elements(e.dims) * DTYPES[e.dtype].bits / 32 for e in self.copied)
         registers = BASE + (sums + max(looped + by_pointers[0], by_pointers[1])) / THREADS
@@ -177,14 +180,14 @@ def counts_of(walked: Walked) -> Counts:
 
 def _read(body: Block, staged: set[str]) -> set[LoadTile]:
     """The tiles of two dims that are read by pointers."""
-    found = [e for s in walk_stmts(body) if not (isinstance(s, Assign) and s.name in staged) for e in stmt_exprs(s)]
-    return {n for e in found for n in walk(e) if isinstance(n, LoadTile) and "1" not in n.dims and len(n.dims) == 2}
+    exprs = [e for s in walk_stmts(body) if not (isinstance(s, Assign) and s.name in staged) for e in stmt_exprs(s)]
+    return {n for e in exprs for n in walk(e) if isinstance(n, LoadTile) and "1" not in n.dims and len(n.dims) == 2}
 
 
 def _columns(body: Block, axes: set[str]) -> list[tuple[str, ...]]:
     """What a loop reads of columns of products, one number for each, by pointers: the dims of each tile."""
-    found = [s.value for s in body if isinstance(s, Assign) and isinstance(s.value, LoadTile)]
-    return [e.dims for e in found if len(e.dims) == 1 and e.dims[0] in axes]
+    loads = [s.value for s in body if isinstance(s, Assign) and isinstance(s.value, LoadTile)]
+    return [e.dims for e in loads if len(e.dims) == 1 and e.dims[0] in axes]
 
 
 def producer_registers(walked: Walked) -> int:
@@ -206,8 +209,10 @@ def _is_slow(e: TExpr) -> bool:
 
 def _special(body: Block) -> float:
     """How many special functions a body takes of each score."""
-    found = (x for s in body if isinstance(s, Assign) for x in walk(s.value) if isinstance(x, Op) and len(x.dims) == 2)
-    return sum(OPERATORS[x.name].special for x in found if x.name in OPERATORS)
+    operators = (
+        x for s in body if isinstance(s, Assign) for x in walk(s.value) if isinstance(x, Op) and len(x.dims) == 2
+    )
+    return sum(OPERATORS[x.name].special for x in operators if x.name in OPERATORS)
 
 
 def _rows(body: Block) -> str:
@@ -246,7 +251,7 @@ def forms(walked: Walked, program: TileProgram, given: Mapping[str, int] = NOTHI
     counts = counts_of(walked)
     weight = weight_of(walked)
     persistent = "table" if weight is not None else "once" if by_data(walked) else "stride"
-    found: list[tuple[tuple[float, ...], Levers]] = []
+    ranked: list[tuple[tuple[float, ...], Levers]] = []
     for tiles in _tiles(walked, program, given):
         for consumers, stages, (own_out, ahead) in product(LEVERS["consumers"], LEVERS["stages"], MEMORY):
             levers = Levers(consumers, stages, persistent, own_out, False, tiles, 0, counts.producer, ahead)
@@ -266,8 +271,8 @@ def forms(walked: Walked, program: TileProgram, given: Mapping[str, int] = NOTHI
             # A tile that the epilogue reads is not waited for where its memory is taken.
             late = not own_out and not counts.copied
             order = (-consumers, late, not ahead, abs(stages - wanted), not own_out)
-            found.append(((*_preferred(counts, tiles), *order), levers))
-    return [levers for _, levers in sorted(found, key=lambda x: x[0])]
+            ranked.append(((*_preferred(counts, tiles), *order), levers))
+    return [levers for _, levers in sorted(ranked, key=lambda x: x[0])]
 
 
 def _preferred(counts: Counts, tiles: Mapping[str, int]) -> tuple[float, ...]:
@@ -319,14 +324,15 @@ def misfit(walked: Walked, program: TileProgram, levers: Levers) -> Unsupported 
     rows = counts.extents[counts.rows]
     shown = {e.name for e in counts.extents.values() if isinstance(e, Var) and e != rows}
 
-    def said(x: Levers) -> tuple[str, ...]:
+    def listed(x: Levers) -> tuple[str, ...]:
         chosen = [f"{n} {v}" for n, v in x.tiles.items() if n in shown]
         return (f"consumers {x.consumers}", f"stages {x.stages}", *sorted(chosen))
 
-    asked = said(replace(levers, tiles=tiles))
-    near = sorted(map(said, forms(walked, program)), key=lambda x: sum(a != b for a, b in zip(x, asked, strict=False)))
+    wanted = listed(replace(levers, tiles=tiles))
+    fit = map(listed, forms(walked, program))
+    near = sorted(fit, key=lambda x: sum(a != b for a, b in zip(x, wanted, strict=False)))
     return Unsupported(
-        f"the form of {', '.join(asked)} {wrong}",
+        f"the form of {', '.join(wanted)} {wrong}",
         walked.kernel.name,
-        legal=[", ".join(x) for x in dict.fromkeys(near) if x != asked][:4],
+        legal=[", ".join(x) for x in dict.fromkeys(near) if x != wanted][:4],
     )

@@ -218,14 +218,14 @@ def with_parts(sizes: Mapping[str, int], program: TileProgram, params: Mapping[s
     return {**sizes, **{name: params[name] for name in program.chosen if name in params}}
 
 
-def fastest(found: Sequence[Levers], predictor: Predictor, on_tiles: Mapping[str, int]) -> list[Levers]:
+def fastest(candidates: Sequence[Levers], predictor: Predictor, on_tiles: Mapping[str, int]) -> list[Levers]:
     """Levers by predicted times, with those of kernels that combine parts, whose values are `on_tiles`; what is close
     to the best stays in its order, but for what leaves many consumers without rows."""
-    us = [predictor.of(x).us + predictor.behind(on_tiles, predictor.parts(x)) for x in found]
-    close = [x for x, t in zip(found, us, strict=True) if t <= CLOSE * min(us)]
+    us = [predictor.of(x).us + predictor.behind(on_tiles, predictor.parts(x)) for x in candidates]
+    close = [x for x, t in zip(candidates, us, strict=True) if t <= CLOSE * min(us)]
     close.sort(key=lambda x: predictor.idle(x) >= IDLE)
-    order = sorted(range(len(found)), key=lambda k: us[k])
-    return [*close, *(found[k] for k in order if us[k] > CLOSE * us[order[0]])]
+    order = sorted(range(len(candidates)), key=lambda k: us[k])
+    return [*close, *(candidates[k] for k in order if us[k] > CLOSE * us[order[0]])]
 
 
 class _Gang:
@@ -322,8 +322,8 @@ class _Gang:
 
     def _products(self, s: Section, computed: bool) -> float:
         """Cycles of the products of one consumer whose left operand is computed, or of the others."""
-        found = (self.one.matrix(p) for p in s.products if p.in_registers == computed)
-        return sum(map(_number, found)) / self._rate(s)
+        cycles = (self.one.matrix(p) for p in s.products if p.in_registers == computed)
+        return sum(map(_number, cycles)) / self._rate(s)
 
     def _rate(self, s: Section) -> float:
         """The share of the datasheet's rate of products."""

@@ -54,12 +54,12 @@ class Offers:
     kernels: Mapping[str, Predictor]
     close: float = CLOSE
 
-    def us(self, offer: Offer, on_tiles: Mapping[str, int], whole: float) -> float:
-        """Microseconds of the program, which takes `whole` where all kernels are on tiles, with these values."""
+    def us(self, offer: Offer, on_tiles: Mapping[str, int], total: float) -> float:
+        """Microseconds of the program, which takes `total` where all kernels are on tiles, with these values."""
         for name, us in offer.us.items():
             kernel = self.kernels[name]
-            whole += us - kernel.on_tiles(on_tiles) + kernel.beside(offer.forms[name], on_tiles)
-        return whole
+            total += us - kernel.on_tiles(on_tiles) + kernel.beside(offer.forms[name], on_tiles)
+        return total
 
 
 def offers(
@@ -69,14 +69,14 @@ def offers(
 
     Forms are those of a compilation that is told no sizes: they serve all.
     """
-    found: dict[tuple[object, ...], Offer] = {}
+    offered: dict[tuple[object, ...], Offer] = {}
     kernels: dict[str, Predictor] = {}
     for kernel in program.kernels:
         walked = walked_of(program, kernel, {})
         if isinstance(walked, Unsupported):
             continue
-        at = with_parts(sizes, program, given or {})
-        predictor = kernels[kernel.name] = predictor_of(program, walked, at, machine)
+        with_given = with_parts(sizes, program, given or {})
+        predictor = kernels[kernel.name] = predictor_of(program, walked, with_given, machine)
         free = free_tiles(walked, program)
         for fits in forms(walked, program, given or {}):
             tiles = {t.name: fits.tiles[t.name] for t in free}
@@ -85,9 +85,9 @@ def offers(
                 named = {n: getattr(levers, n) for n in LEVERS}
                 if isfinite(us):
                     key = (*sorted(tiles.items()), *named.values())
-                    offer = found.setdefault(key, Offer(tiles, named))
+                    offer = offered.setdefault(key, Offer(tiles, named))
                     offer.us[kernel.name], offer.forms[kernel.name] = us, levers
-    return Offers(tuple(found.values()), kernels)
+    return Offers(tuple(offered.values()), kernels)
 
 
 def tile_names(program: TileProgram) -> frozenset[str]:
@@ -105,40 +105,40 @@ def _orders(levers: Levers) -> list[Levers]:
 # --- times of a program, before any form is derived ----------------------------------------------
 
 
-def estimated(program: TileProgram, at: Sequence[Asked], wanted: Wanted, shapes: Mapping[str, int]) -> list[Time]:
+def estimated(program: TileProgram, points: Sequence[Asked], wanted: Wanted, shapes: Mapping[str, int]) -> list[Time]:
     """Microseconds at each of the sizes, where every kernel has its faster form; infinite where all are on tiles. They
     are close where a kernel is faster in its form, or by no more slower than predictions may be off.
 
-    Of `wanted` sizes and values on tiles are those of `at`; levers are chosen at the first sizes, a few remain for
-    others. `shapes` are typical sizes, which tiles may cover.
+    Sizes and values on tiles come from `points`, not from `wanted`; levers are chosen at the first sizes, a few remain
+    for others. `shapes` are typical sizes, which tiles may cover.
     """
-    found = []
-    for asked, both in zip(at, _both(program, at, wanted, shapes), strict=True):
+    times = []
+    for point, both in zip(points, _both(program, points, wanted, shapes), strict=True):
         saved = sum(max(0.0, tiles - ours) for ours, tiles in both)
         near = any(ours < OFF * tiles for ours, tiles in both)
-        found.append(Time(asked.us - saved if saved else inf, near))
-    return found
+        times.append(Time(point.us - saved if saved else inf, near))
+    return times
 
 
 def _both(
-    program: TileProgram, at: Sequence[Asked], wanted: Wanted, shapes: Mapping[str, int]
+    program: TileProgram, points: Sequence[Asked], wanted: Wanted, shapes: Mapping[str, int]
 ) -> Iterator[list[tuple[float, float]]]:
     """Microseconds of each kernel that has the form, in it and on tiles, at each of the sizes."""
-    wishes = [replace(wanted, sizes=a.sizes, on_tiles=a.params, ahead=False) for a in at]
+    wishes = [replace(wanted, sizes=a.sizes, on_tiles=a.params, ahead=False) for a in points]
     kernels: list[tuple[Walked, list[Levers]]] = []
     for kernel in program.kernels:
         walked = walked_of(program, kernel, shapes)
         order = walked if isinstance(walked, Unsupported) else ordered(walked, program, wishes[0])
         if isinstance(walked, Walked) and isinstance(order, list):
             kernels.append((walked, order))
-    for k, (asked, on_tiles) in enumerate((w, w.on_tiles) for w in wishes):
-        found = []
+    for k, (wish, on_tiles) in enumerate((w, w.on_tiles) for w in wishes):
+        pairs = []
         for walked, order in kernels:
-            known = predictor(asked, program, walked)
+            known = predictor(wish, program, walked)
             looked = _several(order) if k else order[:1]
             ours = min(known.of(x).us + known.beside(x, on_tiles) for x in looked)
-            found.append((ours, known.on_tiles(on_tiles)))
-        yield found
+            pairs.append((ours, known.on_tiles(on_tiles)))
+        yield pairs
 
 
 def _several(order: Sequence[Levers]) -> list[Levers]:

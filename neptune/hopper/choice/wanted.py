@@ -34,8 +34,8 @@ def times(wanted: Wanted, program: TileProgram, walked: Walked, levers: Levers) 
     """What is predicted of a kernel in both forms, in microseconds; None where nothing is."""
     if wanted.sizes is None:
         return None
-    asked = predictor(wanted, program, walked)
-    return {"us": round(asked.of(levers).us, 2), "triton": round(asked.on_tiles(wanted.on_tiles), 2)}
+    known = predictor(wanted, program, walked)
+    return {"us": round(known.of(levers).us, 2), "triton": round(known.on_tiles(wanted.on_tiles), 2)}
 
 
 def predictor_of(
@@ -46,8 +46,8 @@ def predictor_of(
     short: frozenset[str] = frozenset(),
 ) -> Predictor:
     """What predicts the times of a kernel's forms at some sizes; in the stages of `short` they have instructions."""
-    of = walked.kernel.name, bool(walked.late), counts_of(walked).kept
-    return _predictor(program, *of, tuple(sorted(sizes.items())), machine, short)
+    about = walked.kernel.name, bool(walked.late), counts_of(walked).kept
+    return _predictor(program, *about, tuple(sorted(sizes.items())), machine, short)
 
 
 @lru_cache(maxsize=32)
@@ -61,9 +61,9 @@ def _predictor(
     short: frozenset[str],
 ) -> Predictor:
     """Kept with what it has counted: templates are compared by it before the form of one is derived."""
-    made = replace(program, kernels=tuple(shortened(k, short) for k in program.kernels)) if short else program
+    shorter = replace(program, kernels=tuple(shortened(k, short) for k in program.kernels)) if short else program
     tiles = model_of(program)
-    return Predictor(model_of(made), dict(sizes), machine, late=late, carried=carried, name=name, tiles=tiles)
+    return Predictor(model_of(shorter), dict(sizes), machine, late=late, carried=carried, name=name, tiles=tiles)
 
 
 def ordered(walked: Walked, program: TileProgram, wanted: Wanted) -> list[Levers] | Unsupported:
@@ -76,9 +76,9 @@ def ordered(walked: Walked, program: TileProgram, wanted: Wanted) -> list[Levers
     every = [replace(x, persistent=persistent or x.persistent) for x in forms(walked, program, wanted.params)]
     # Programs of one group have no next one.
     every = [x for x in every if not x.ahead or x.persistent != "once"]
-    asked = [x for x in every if all(getattr(x, n) == v for n, v in wanted.levers.items())]
-    if asked:
-        return asked if wanted.sizes is None else _by_time(asked, walked, program, wanted)
+    matching = [x for x in every if all(getattr(x, n) == v for n, v in wanted.levers.items())]
+    if matching:
+        return matching if wanted.sizes is None else _by_time(matching, walked, program, wanted)
     return _without(every, walked, program, wanted)
 
 
@@ -91,47 +91,47 @@ def _without(every: Sequence[Levers], walked: Walked, program: TileProgram, want
         return Unsupported("no tile sizes, consumers and stages of it fit into a program", name, legal=legal)
     exclusive = {n: v for n, v in wanted.levers.items() if n in EXCLUSIVE}
     if not any(_has(x, exclusive) for x in every):
-        said = " and ".join(f"{n}={v!r}" for n, v in exclusive.items())
+        listed = " and ".join(f"{n}={v!r}" for n, v in exclusive.items())
         fit = (*every, *forms(walked, program, wanted.params))
         kinds = dict.fromkeys(tuple((n, getattr(x, n)) for n in exclusive) for x in fit)
         near = sorted(kinds, key=lambda kind: sum(exclusive[n] != v for n, v in kind))
-        why = f"it has no form with {said}: {_excluded(every, walked, exclusive)}"
+        why = f"it has no form with {listed}: {_excluded(every, walked, exclusive)}"
         return Unsupported(why, name, legal=[" and ".join(f"{n}={v!r}" for n, v in kind) for kind in near])
     unfit = (misfit(walked, program, replace(x, **wanted.levers)) for x in every if _has(x, exclusive))
     return next(filter(None, unfit), None) or Unsupported("no form that fits has all of these levers", name)
 
 
-def _has(x: Levers, of: Mapping[str, Any]) -> bool:
-    return all(getattr(x, n) == v for n, v in of.items())
+def _has(x: Levers, settled: Mapping[str, Any]) -> bool:
+    return all(getattr(x, n) == v for n, v in settled.items())
 
 
-def _excluded(every: Sequence[Levers], walked: Walked, asked: Mapping[str, Any]) -> str:
+def _excluded(every: Sequence[Levers], walked: Walked, exclusive: Mapping[str, Any]) -> str:
     """What levers that exclude each other, or a kernel, come from."""
-    if asked.get("ahead") and not counts_of(walked).once:
+    if exclusive.get("ahead") and not counts_of(walked).once:
         return "all its tiles come in loops, none once for a group of rows"
-    if asked.get("ahead") and asked.get("persistent") == "once":
+    if exclusive.get("ahead") and exclusive.get("persistent") == "once":
         return "programs of one group of rows have no next one"
-    if asked.get("ahead") and not any(x.ahead for x in every):
+    if exclusive.get("ahead") and not any(x.ahead for x in every):
         return "two stages of what is loaded once a group do not fit, or programs have one group"
-    if asked.get("ahead") and not asked.get("own_out", True):
+    if exclusive.get("ahead") and not exclusive.get("own_out", True):
         return "a result lies over a tile of one stage alone"
-    if not asked.get("own_out", True):
+    if not exclusive.get("own_out", True):
         return "no result fits into the memory of another tile"
     return "others take too much memory"
 
 
 def _by_time(
-    found: Sequence[Levers], walked: Walked, program: TileProgram, wanted: Wanted
+    candidates: Sequence[Levers], walked: Walked, program: TileProgram, wanted: Wanted
 ) -> list[Levers] | Unsupported:
     """Levers by their predicted times; Unsupported where all are far behind the Triton form, if they may not be."""
-    asked = predictor(wanted, program, walked)
-    order = fastest(found, asked, wanted.on_tiles)
+    known = predictor(wanted, program, walked)
+    order = fastest(candidates, known, wanted.on_tiles)
     if wanted.ahead:
-        ours = asked.of(order[0]).us + asked.behind(wanted.on_tiles, asked.parts(order[0]))
-        theirs = asked.on_tiles(wanted.on_tiles) + asked.behind(wanted.on_tiles, {})
+        ours = known.of(order[0]).us + known.behind(wanted.on_tiles, known.parts(order[0]))
+        triton = known.on_tiles(wanted.on_tiles) + known.behind(wanted.on_tiles, {})
         # A trial's data is not the caller's: where data says how much work there is, what it measures decides nothing.
-        if ours > (1.0 if by_data(walked) else BEHIND) * theirs:
-            at = ", ".join(f"{n}={v}" for n, v in asked.sizes.items())
-            why = f"it is predicted to take {ours:.0f} µs at {at}, and the Triton form {theirs:.0f} µs"
+        if ours > (1.0 if by_data(walked) else BEHIND) * triton:
+            sizes = ", ".join(f"{n}={v}" for n, v in known.sizes.items())
+            why = f"it is predicted to take {ours:.0f} µs at {sizes}, and the Triton form {triton:.0f} µs"
             return Unsupported(why, walked.kernel.name)
     return order

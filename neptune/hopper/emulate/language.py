@@ -137,15 +137,19 @@ def _reduce(x: Any, axis: int | None, combine: Callable[..., Any], keep_dims: bo
     """A fold by a function of two elements (or of two tuples of them)."""
     parts = x if isinstance(x, tuple | list) else (x,)
     if stubs(parts):
-        made = Stub.of(lambda p: _reduce(p, axis, combine, keep_dims), x)
-        return made if not isinstance(x, tuple | list) else tuple(Stub.of(getitem, made, i) for i in range(len(parts)))
+        combined = Stub.of(lambda p: _reduce(p, axis, combine, keep_dims), x)
+        return (
+            combined
+            if not isinstance(x, tuple | list)
+            else tuple(Stub.of(getitem, combined, i) for i in range(len(parts)))
+        )
     if axis is None:
         parts, axis = [Tile(p.data.ravel(), p.dtype) for p in parts], 0
-    at = [[Tile(d, p.dtype) for d in np.moveaxis(p.data, axis, 0)] for p in parts]
-    total: Any = tuple(column[0] for column in at)
-    for row in list(zip(*at, strict=True))[1:]:
-        made = combine(*total, *row)
-        total = made if isinstance(made, tuple | list) else (made,)
+    columns = [[Tile(d, p.dtype) for d in np.moveaxis(p.data, axis, 0)] for p in parts]
+    total: Any = tuple(column[0] for column in columns)
+    for row in list(zip(*columns, strict=True))[1:]:
+        combined = combine(*total, *row)
+        total = combined if isinstance(combined, tuple | list) else (combined,)
     if keep_dims:
         total = tuple(Tile(np.expand_dims(t.data, axis), t.dtype) for t in total)
     return tuple(total) if isinstance(x, tuple | list) else total[0]

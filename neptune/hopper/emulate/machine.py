@@ -63,11 +63,11 @@ class Product:
 
     def run(self) -> None:
         with np.errstate(all="ignore"):
-            made = self.a.data @ self.b.data
+            total = self.a.data @ self.b.data
             if self.c is not None:
                 c: Any = self.c.product.result if isinstance(self.c, InFlight) else self.c
-                made = made + c.data
-        self.result = Tile(made, self.dtype, self.layout)
+                total = total + c.data
+        self.result = Tile(total, self.dtype, self.layout)
 
 
 class InFlight:
@@ -154,36 +154,36 @@ class Running:
 
     # Barriers.
 
-    def init(self, at: SharedMemory, count: int) -> None:
-        self.barriers[at.barrier] = Barrier(str(at.slot), count)
+    def init(self, view: SharedMemory, count: int) -> None:
+        self.barriers[view.barrier] = Barrier(str(view.slot), count)
 
-    def invalidate(self, at: SharedMemory) -> None:
-        self.barriers.pop(at.barrier)
+    def invalidate(self, view: SharedMemory) -> None:
+        self.barriers.pop(view.barrier)
 
-    def _barrier(self, at: SharedMemory) -> Barrier:
-        found = self.barriers.get(at.barrier)
-        if found is None:
-            raise self._error(f"{at.slot} is no barrier: nothing has initialised it")
-        return found
+    def _barrier(self, view: SharedMemory) -> Barrier:
+        barrier = self.barriers.get(view.barrier)
+        if barrier is None:
+            raise self._error(f"{view.slot} is no barrier: nothing has initialised it")
+        return barrier
 
-    def wait(self, at: SharedMemory, phase: int, pred: Any = True, deps: Any = ()) -> None:
+    def wait(self, view: SharedMemory, phase: int, pred: Any = True, deps: Any = ()) -> None:
         if not pred:
             return
-        barrier, parity = self._barrier(at), int(phase)
+        barrier, parity = self._barrier(view), int(phase)
         self.scheduler.wait(lambda: barrier.passes(parity), f"line {line()} for parity {parity} of {barrier}")
         if self.role.copied:
             self.role.waits, self.role.copied = [], False
         self.role.waits.append(barrier)
 
-    def arrive(self, at: SharedMemory, *, count: int = 1, pred: Any = True) -> None:
+    def arrive(self, view: SharedMemory, *, count: int = 1, pred: Any = True) -> None:
         self._point()
         if pred:
-            self._arrive(self._barrier(at), count)
+            self._arrive(self._barrier(view), count)
 
-    def expect(self, at: SharedMemory, bytes: int, pred: Any = True) -> None:
+    def expect(self, view: SharedMemory, bytes: int, pred: Any = True) -> None:
         self._point()
         if pred:
-            barrier = self._barrier(at)
+            barrier = self._barrier(view)
             barrier.bytes += bytes
             self._arrive(barrier, 1)
 
@@ -211,12 +211,12 @@ class Running:
             raise self._error(
                 f"a box {source.block} of {source.dtype} is copied to {to.slot}: {to.shape} of {to.dtype}"
             )
-        told, role = self._barrier(barrier), self.role
+        awaited, role = self._barrier(barrier), self.role
         _poison(to)
         role.copied = True
         if len(role.waits) == 1:  # with more of them nobody knows which one was for this slot
             role.waits[0].guards.append(to)
-        self.in_flight.append(CopyIn(line(), role.name, source, tuple(int(i) for i in coord), told, to))
+        self.in_flight.append(CopyIn(line(), role.name, source, tuple(int(i) for i in coord), awaited, to))
         if self.order == "eager":
             self._land()
 
@@ -270,12 +270,12 @@ class Running:
             a.__getattr__("data")
         if a.shape[-1] != b.shape[-2] or (shape and shape != (a.shape[-2], b.shape[-1])):
             raise self._error(f"a product of {a.shape} and {b.shape} into {shape}")
-        made = Product(line(), a, b, acc if use_acc else None, dtype, layout)
-        self.role.products.append(made)
+        product = Product(line(), a, b, acc if use_acc else None, dtype, layout)
+        self.role.products.append(product)
         if is_async:
-            return InFlight(made)
+            return InFlight(product)
         self._finish(0)
-        return made.result
+        return product.result
 
     def products_wait(self, num_outstanding: int = 0, deps: Sequence[Any] | None = None) -> Any:
         if deps is None:

@@ -103,17 +103,17 @@ class Pointer:
         return self
 
     def _positions(self, mask: Any) -> tuple[Array, Array]:
-        at = np.asarray(self.offset.data if isinstance(self.offset, Tile) else self.offset)
+        positions = np.asarray(self.offset.data if isinstance(self.offset, Tile) else self.offset)
         on = np.asarray(True if mask is None else mask.data if isinstance(mask, Tile) else mask)
-        at, on = np.broadcast_arrays(at, on)
-        outside = on & ((at < 0) | (at >= len(self.flat.array)))
+        positions, on = np.broadcast_arrays(positions, on)
+        outside = on & ((positions < 0) | (positions >= len(self.flat.array)))
         if outside.any():
-            raise IndexError(f"element {int(at[outside][0])} of a tensor of {len(self.flat.array)}")
-        return at, on
+            raise IndexError(f"element {int(positions[outside][0])} of a tensor of {len(self.flat.array)}")
+        return positions, on
 
     def load(self, mask: Any = None, other: Any = None) -> Any:
-        at, on = self._positions(mask)
-        known = self.flat.read(np.where(on, at, 0))
+        positions, on = self._positions(mask)
+        known = self.flat.read(np.where(on, positions, 0))
         missing: Any = (math.nan if is_float(self.dtype) else 0) if other is None else other
         data = np.where(on, known, missing.data if isinstance(missing, Tile) else missing)
         if data.ndim:
@@ -121,9 +121,9 @@ class Pointer:
         return float(data) if is_float(self.dtype) else int(data)
 
     def store(self, value: Any, mask: Any = None) -> None:
-        at, on = self._positions(mask)
-        data = np.broadcast_to(value.data if isinstance(value, Tile) else np.asarray(value), at.shape)
-        self.flat.write(at[on], data[on])
+        positions, on = self._positions(mask)
+        data = np.broadcast_to(value.data if isinstance(value, Tile) else np.asarray(value), positions.shape)
+        self.flat.write(positions[on], data[on])
 
 
 @dataclass
@@ -167,10 +167,10 @@ class Descriptor:
     def _inside(self, coord: Sequence[int]) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
         """Where the box lies in the tensor, and which part of the box that is."""
         there, here = [], []
-        for at, extent, length in zip(coord, self.block, self.shape, strict=True):
-            low, high = max(at, 0), max(min(at + extent, length), max(at, 0))
+        for start, extent, length in zip(coord, self.block, self.shape, strict=True):
+            low, high = max(start, 0), max(min(start + extent, length), max(start, 0))
             there.append(slice(low, high))
-            here.append(slice(low - at, high - at))
+            here.append(slice(low - start, high - start))
         return tuple(there), tuple(here)
 
     def read(self, coord: Sequence[int]) -> Array:
@@ -223,10 +223,10 @@ class SharedMemory:
     """A view of a buffer: `gl.shared_memory_descriptor`. The machine is told of every load and store."""
 
     def __init__(
-        self, machine: Any, buffer: Buffer, data: Array, index: tuple[int, ...] = (), whole: bool = True
+        self, machine: Any, buffer: Buffer, data: Array, index: tuple[int, ...] = (), exact: bool = True
     ) -> None:
         self.machine, self.buffer, self.data = machine, buffer, data
-        self._index, self._whole = index, whole
+        self._index, self._whole = index, exact
         self._parts: dict[int, SharedMemory] = {}
 
     @cached_property
@@ -275,8 +275,8 @@ class SharedMemory:
         view.shape = tuple(shape)  # raises where that takes a copy
         return self._view(view, self._index, False)
 
-    def _view(self, data: Array, index: tuple[int, ...], whole: bool = True) -> SharedMemory:
-        return SharedMemory(self.machine, self.buffer, data, index, whole and self._whole)
+    def _view(self, data: Array, index: tuple[int, ...], exact: bool = True) -> SharedMemory:
+        return SharedMemory(self.machine, self.buffer, data, index, exact and self._whole)
 
     def load(self, layout: object = None) -> Any:
         return self.machine.load_shared(self, layout)

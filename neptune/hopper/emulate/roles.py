@@ -101,9 +101,9 @@ class Scheduler:
             able = [r for r in self.roles if not r.done and (r.ready is None or r.ready())]
             if able:
                 return max(able, key=lambda r: r.priority)
-            made = self.progress()
-            if made is not True:
-                return made or None
+            progressed = self.progress()
+            if progressed is not True:
+                return progressed or None
 
     def _hand_on(self) -> None:
         """The turn goes to the next role; with none left the launch is over."""

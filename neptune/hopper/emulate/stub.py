@@ -74,9 +74,9 @@ def value(x: Any) -> Any:
         return x
     if x.make is None:
         raise Unsupported("what a role does depends on the values of a tile")
-    made = x.make()
-    x.make = lambda: made
-    return made
+    known = x.make()
+    x.make = lambda: known
+    return known
 
 
 def _install() -> None:

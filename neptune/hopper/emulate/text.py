@@ -47,10 +47,10 @@ class _Rewrite(ast.NodeTransformer):
         for call in ast.walk(node.value):
             if isinstance(call, ast.Call) and _named(call, "allocate_shared_memory") and len(names) == 1:
                 call.keywords.append(ast.keyword("name", _text(names[0], node)))
-        told = [ast.Expr(_call("__bound", _text(n, node), ast.Name(n, ast.Load()))) for n in names]
-        for statement in told:
+        bindings = [ast.Expr(_call("__bound", _text(n, node), ast.Name(n, ast.Load()))) for n in names]
+        for statement in bindings:
             ast.copy_location(statement, node)
-        return [node, *told]
+        return [node, *bindings]
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> Any:
         if node.value is None or not isinstance(node.target, ast.Name):
@@ -60,9 +60,9 @@ class _Rewrite(ast.NodeTransformer):
     def visit_Call(self, node: ast.Call) -> ast.expr:
         self.generic_visit(node)
         if isinstance(node.func, ast.Attribute) and node.func.attr == "to":
-            made = _call("__to", node.func.value, *node.args)
-            made.keywords = node.keywords
-            return made
+            call = _call("__to", node.func.value, *node.args)
+            call.keywords = node.keywords
+            return call
         if _named(node, "warpgroup_mma"):
             names = [a.id if isinstance(a, ast.Name) else "" for a in (*node.args[:1], *node.args[2:3])]
             node.keywords.append(ast.keyword("names", _text(",".join(n for n in names if n), node)))
@@ -75,8 +75,8 @@ def _named(node: ast.AST, name: str) -> bool:
     return (node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")) == name
 
 
-def _text(value: str, at: ast.AST) -> ast.expr:
-    return ast.copy_location(ast.Constant(value), at)
+def _text(value: str, where: ast.AST) -> ast.expr:
+    return ast.copy_location(ast.Constant(value), where)
 
 
 def _call(name: str, *args: ast.expr) -> ast.Call:
@@ -107,13 +107,13 @@ def steps(source: str, only: str = "") -> frozenset[int]:
 
 def _named_by(functions: dict[str, ast.FunctionDef], name: str) -> dict[str, ast.FunctionDef]:
     """A function, and all that it names, directly or not."""
-    found: dict[str, ast.FunctionDef] = {}
+    reached: dict[str, ast.FunctionDef] = {}
     left = {name}
     while left:
         called = left.pop()
-        f = found[called] = functions[called]
-        left |= {x.id for x in ast.walk(f) if isinstance(x, ast.Name) and x.id in functions and x.id not in found}
-    return found
+        f = reached[called] = functions[called]
+        left |= {x.id for x in ast.walk(f) if isinstance(x, ast.Name) and x.id in functions and x.id not in reached}
+    return reached
 
 
 def _on_device(node: ast.stmt) -> bool:
@@ -146,10 +146,10 @@ def execute(
         package, *parts = name.split(".")
         if package != "triton":
             return builtins.__import__(name, globals, locals, fromlist, level)
-        found: Any = triton
+        value: Any = triton
         for part in parts:
-            found = getattr(found, part)
-        return found if fromlist else triton
+            value = getattr(value, part)
+        return value if fromlist else triton
 
     known = {
         "__name__": "gluon_text",

@@ -60,13 +60,13 @@ def with_collected(body: Body) -> tuple[tuple[Any, ...], frozenset[str]]:
 def _end_of_sum(body: Body, name: str) -> int | None:
     """The position of the statement before which a sum must be collected; None where it cannot be in lanes."""
     kinds = [{k for x in walk_async((s,)) if (k := _use(x, name)) is not None} for s in body]
-    end = next((k for k, found in enumerate(kinds) if "other" in found), None)
-    start = next((k for k, found in enumerate(kinds) if found), None)
+    end = next((k for k, uses in enumerate(kinds) if "other" in uses), None)
+    start = next((k for k, uses in enumerate(kinds) if uses), None)
     if end is None or start is None or kinds[start] != {"start"} or any({"start", "sum"} & f for f in kinds[end:]):
         return None
-    if any("start" in found for found in kinds[start + 1 : end]):
+    if any("start" in uses for uses in kinds[start + 1 : end]):
         return None
-    return end if any("sum" in found for found in kinds[:end]) else None
+    return end if any("sum" in uses for uses in kinds[:end]) else None
 
 
 def _use(s: Any, name: str) -> str | None:
@@ -137,10 +137,10 @@ def _others(s: Any) -> Iterable[Any]:
 def _first_read(body: Body) -> set[str]:
     """The operands of products that a body reads before it assigns them."""
     assigned: set[str] = set()
-    found: set[str] = set()
+    first: set[str] = set()
     for s in walk_async(body):
         if isinstance(s, Issue) and (name := _operand(s)) is not None and name not in assigned:
-            found.add(name)
+            first.add(name)
         elif isinstance(s, Assign):
             assigned.add(s.name)
-    return found
+    return first

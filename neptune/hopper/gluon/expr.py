@@ -94,15 +94,15 @@ class GluonTile(TileWriter):
         compiler packs all comparisons into bits of integers before it chooses. None for what is something else."""
         if not isinstance(e, Select) or e.other != NOWHERE or e.then.dtype != "float32" or len(e.pred.dims) != 2:
             return None
-        if (found := limits(e.pred)) is None:
+        if (columns := limits(e.pred)) is None:
             return None
         inner = e.then
-        for pred in found.others:
+        for pred in columns.others:
             inner = Select(pred, inner, e.other)
-        name = UPTO if found.first is None else FROM if found.last is None else WITHIN
+        name = UPTO if columns.first is None else FROM if columns.last is None else WITHIN
         self.ctx.helpers.add(name)
-        sides = (x for x in (found.first, found.last) if x is not None)
-        return call(name, *(self.placed(x, e.dims) for x in (inner, found.column, *sides)))
+        sides = (x for x in (columns.first, columns.last) if x is not None)
+        return call(name, *(self.placed(x, e.dims) for x in (inner, columns.column, *sides)))
 
     def natural(self, e: TExpr) -> Layout | None:
         """The layout in which a tile comes about; None where it can be made in any."""

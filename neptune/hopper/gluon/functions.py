@@ -57,9 +57,9 @@ def write(program: TileProgram, kernel: AsyncKernel) -> Written:
     """The functions of the kernel of `program` that has this name."""
     shared = Shared(kernel)
     program, known = _fixed(program, kernel)
-    made = addressed_roles(program, kernel)
+    addressed_of = addressed_roles(program, kernel)
     products = [s for s in walk_async(kernel.consumer) if isinstance(s, Issue)]
-    labels = axis_labels(made["consumer"][0].kernel)
+    labels = axis_labels(addressed_of["consumer"][0].kernel)
     layouts = {"producer": WarpLayouts(kernel.extents, labels), "consumer": Layouts(products, kernel.extents, labels)}
     named = {n: v for x in layouts.values() for n, v in x.constants.items()}
     reserved = RESERVED | {*shared.names, *known, *shared.constants, *named}
@@ -67,7 +67,7 @@ def write(program: TileProgram, kernel: AsyncKernel) -> Written:
     boxes: Boxes = {}
     contexts: dict[str, GluonContext] = {}
     roles: dict[str, Role] = {}
-    for role, (addressed, body) in made.items():
+    for role, (addressed, body) in addressed_of.items():
         ctx = contexts[role] = GluonContext(addressed, layouts[role], shared, boxes, reserved)
         lines = RoleWriter(ctx, kernel).role(body, role == "consumer")
         roles[role] = Role(f"{name.removesuffix('_kernel')}_{role}", tuple(lines), frozenset(ctx.used))
@@ -90,7 +90,7 @@ def write(program: TileProgram, kernel: AsyncKernel) -> Written:
         constants=known | shared.constants | named | {n: v for v, n in shared.layouts.items()},
         helpers=frozenset[str]().union(*(c.helpers for c in contexts.values())),
         described=frozenset(p.of for p in parameters if p.kind == "descriptor"),
-        spans=_spans((addressed for addressed, _ in made.values()), kernel),
+        spans=_spans((addressed for addressed, _ in addressed_of.values()), kernel),
     )
 
 
@@ -105,7 +105,7 @@ def told_apart(kernels: Sequence[Written]) -> list[Written]:
     for constants in used:
         for name, value in constants:
             values.setdefault(name, set()).add(str(value))
-    apart = {name for name, found in values.items() if len(found) > 1}
+    apart = {name for name, texts in values.items() if len(texts) > 1}
     # A layout that is made of another one says something else where that one does.
     while more := {n for c in used for n, v in c if n not in apart and apart & _words(str(v))}:
         apart |= more
@@ -121,8 +121,8 @@ def _renamed(w: Written, constants: Mapping[str, object], names: Mapping[str, st
         return re.sub(r"\w+", lambda m: names.get(m[0], m[0]), text)
 
     functions = tuple([x for line in f for x in (wrap(put(line)) if names else [line])] for f in w.functions)
-    said = {names.get(n, n): put(v) if isinstance(v, str) else v for n, v in constants.items()}
-    return replace(w, functions=functions, constants=said)
+    renamed = {names.get(n, n): put(v) if isinstance(v, str) else v for n, v in constants.items()}
+    return replace(w, functions=functions, constants=renamed)
 
 
 def used_constants(constants: Mapping[str, object], lines: Iterable[str]) -> list[tuple[str, object]]:
@@ -140,13 +140,13 @@ def _words(text: str) -> set[str]:
     return set(re.findall(r"\w+", text))
 
 
-def _spans(made: Iterable[Addressed], kernel: AsyncKernel) -> tuple[Span, ...]:
+def _spans(roles: Iterable[Addressed], kernel: AsyncKernel) -> tuple[Span, ...]:
     """What offsets of int32 add up, in numbers."""
 
     def known(extent: Expr) -> Expr:
         return Const(kernel.levers.tiles[extent.name], "int32") if isinstance(extent, Var) else extent
 
-    spans = (s for role in made for s in role.spans)
+    spans = (s for role in roles for s in role.spans)
     return tuple(dict.fromkeys(Span(s.buffer, tuple((d, known(e), f) for d, e, f in s.axes)) for s in spans))
 
 

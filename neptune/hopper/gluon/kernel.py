@@ -102,17 +102,17 @@ class KernelWriter:
         lines: list[str] = []
         leaders = [r for r in self.kernel.rings if r.barrier is None]
         for r in leaders:
-            made = f"gl.allocate_shared_memory(gl.int64, [{self.shared.stages(r)}, 1], mbarrier.MBarrierLayout())"
-            lines += [f"{self.shared.barrier(r, kind)} = {made}" for kind in ("full", "empty")]
+            allocation = f"gl.allocate_shared_memory(gl.int64, [{self.shared.stages(r)}, 1], mbarrier.MBarrierLayout())"
+            lines += [f"{self.shared.barrier(r, kind)} = {allocation}" for kind in ("full", "empty")]
         for stages in dict.fromkeys(self.shared.stages(r) for r in leaders):
-            at, pad = ("0", "") if stages == "1" else ("stage", "    ")
+            index, pad = ("0", "") if stages == "1" else ("stage", "    ")
             if pad:
                 lines.append(f"for stage in gl.static_range({stages}):")
             for r in leaders:
                 if self.shared.stages(r) == stages:
                     full, empty = (self.shared.barrier(r, kind) for kind in ("full", "empty"))
-                    lines.append(f"{pad}mbarrier.init({full}.index({at}), count=1)")
-                    lines.append(f"{pad}mbarrier.init({empty}.index({at}), count={CONSUMERS})")
+                    lines.append(f"{pad}mbarrier.init({full}.index({index}), count=1)")
+                    lines.append(f"{pad}mbarrier.init({empty}.index({index}), count={CONSUMERS})")
         return lines
 
     def start(self, producer: Role, consumer: Role) -> list[str]:

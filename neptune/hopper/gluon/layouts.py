@@ -99,7 +99,7 @@ class Layouts:
         each = max(1, min(4, extent // WARP))
         first, lanes = (1 << k for k in range(each.bit_length() - 1)), (each << k for k in range(5))
         again = (each * WARP << k for k in range((extent // (each * WARP)).bit_length() - 1))
-        bases = ([[n] for n in of] for of in ((*first, *again), lanes))
+        bases = ([[n] for n in numbers] for numbers in ((*first, *again), lanes))
         name = f"EVERY_WARP_{extent}"
         self.constants[name] = f"gl.DistributedLinearLayout({', '.join(map(str, bases))}, [[0], [0]], [], [{extent}])"
         return Layout(name)

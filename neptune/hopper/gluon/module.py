@@ -38,15 +38,15 @@ SIGMOID = "_sigmoid"
 
 def _masked(name: str, sides: tuple[str, ...], compared: str) -> str:
     """A helper that leaves of a tile of scores the columns that are within `sides`."""
-    of = ", ".join(sides)
+    bounds = ", ".join(sides)
     return f"""\
 @gluon.jit
-def {name}(x, column, {of}):
+def {name}(x, column, {bounds}):
     # Elements in other columns are -inf: each is compared where it is chosen.
     return gl.inline_asm_elementwise(
         "{{ .reg .pred p; {compared} selp.f32 $0, $1, 0fFF800000, p; }}",
         "=f,f,r{",r" * len(sides)}",
-        [x, column, {of}],
+        [x, column, {bounds}],
         dtype=gl.float32,
         is_pure=True,
         pack=1,
@@ -144,11 +144,11 @@ def generate(program: TileProgram, *kernels: AsyncKernel, params: Params = NO_DE
     """
     names = {k.name for k in kernels}
     others = {k.name: write_kernel(program, k, int64_offsets=True) for k in program.kernels if k.name not in names}
-    made: list[Written] = []
+    apart: list[Written] = []
     for k in kernels:
         with of_kernel(k.name):
-            made.append(write(program, k))
-    written = told_apart(made)
+            apart.append(write(program, k))
+    written = told_apart(apart)
     functions = [f for w in written for f in w.functions]
     functions += [BALANCED.splitlines()] if any(w.kernel.levers.persistent == "table" for w in written) else []
     functions += [DESCRIBED.splitlines()]

@@ -206,8 +206,8 @@ class RoleWriter(Writer):
         It must not look so: what is made of it, such as a mask of the last keys, the compiler would keep in registers
         through all groups. The number of a group is never negative, which the compiler does not know.
         """
-        of = variables(s.value.expr) if isinstance(s.value, Scalar) and s.value.dtype == "int32" else frozenset()
-        return bool(of) and of <= self.sizes
+        names = variables(s.value.expr) if isinstance(s.value, Scalar) and s.value.dtype == "int32" else frozenset()
+        return bool(names) and names <= self.sizes
 
     def set(self, name: str, value: Text) -> None:
         if name in self.paired:
@@ -247,15 +247,15 @@ class RoleWriter(Writer):
             case Fill():
                 self.fill(s)
             case Await(ring, turn):
-                r, at = self.shared.rings[ring], self.ctx.scalar(turn)
+                r, number = self.shared.rings[ring], self.ctx.scalar(turn)
                 if ring == self.shared.members(r)[0]:
                     self.ctx.used.add(self.shared.barrier(r, "full"))
-                    self.ctx.emit(f"mbarrier.wait({self.shared.full(r, at)}, {self.shared.phase(r, at)})")
+                    self.ctx.emit(f"mbarrier.wait({self.shared.full(r, number)}, {self.shared.phase(r, number)})")
             case Release(ring, turn):
-                r, at = self.shared.rings[ring], self.ctx.scalar(turn)
+                r, number = self.shared.rings[ring], self.ctx.scalar(turn)
                 if ring == self.shared.members(r)[-1]:
                     self.ctx.used.add(self.shared.barrier(r, "empty"))
-                    self.ctx.emit(f"mbarrier.arrive({self.shared.empty(r, at)}, count=1)")
+                    self.ctx.emit(f"mbarrier.arrive({self.shared.empty(r, number)}, count=1)")
             case Issue():
                 self.issue(s)
             case Finish():

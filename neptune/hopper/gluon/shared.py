@@ -76,8 +76,8 @@ class Shared:
         stage = self.stage(ring, turn)
         if not ring.own:
             return f"{ring.name}_tiles.index({stage})"
-        at = consumer if ring.stages == 1 else f"{stage.at(MUL)} * {CONSUMERS} + {consumer}"
-        return f"{ring.name}_tiles.index({at})"
+        index = consumer if ring.stages == 1 else f"{stage.at(MUL)} * {CONSUMERS} + {consumer}"
+        return f"{ring.name}_tiles.index({index})"
 
     def memory(self, out: Out) -> str:
         """The name of the memory through which a result leaves."""

@@ -59,9 +59,9 @@ class Trace:
     def length(self) -> int:
         return sum(map(len, self.roles))
 
-    def describe(self, role: int, at: int) -> str:
+    def describe(self, role: int, position: int) -> str:
         """An action, for a run."""
-        a = self.roles[role][at]
+        a = self.roles[role][position]
         what = {
             "wait": f"wait for parity {a.number} of",
             "arrive": f"expect {a.bytes} bytes on" if a.bytes else "arrive on",

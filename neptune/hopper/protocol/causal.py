@@ -90,8 +90,8 @@ class Causal:
         # What comes of it says more than that other runs may leave the order.
         return self.findings + self.phases
 
-    def _find(self, kind: str, role: int, at: int, text: str, clocks: Sequence[Clock] = ()) -> None:
-        action = self.trace.roles[role][at]
+    def _find(self, kind: str, role: int, position: int, text: str, clocks: Sequence[Clock] = ()) -> None:
+        action = self.trace.roles[role][position]
         known = self.phases if kind == "phase" else self.findings
         known.append(Finding(kind, self.trace.names[role], action.line, text, self.shortest(clocks)))
 
@@ -100,60 +100,62 @@ class Causal:
         if not clocks:
             return ()
         least = [max(c[r] for c in clocks) for r in range(self.width)]
-        return tuple(self.trace.describe(r, at) for r, at in self.steps if at < least[r])
+        return tuple(self.trace.describe(r, position) for r, position in self.steps if position < least[r])
 
     # The run.
 
     def _step(self, role: int) -> bool:
-        actions, at = self.trace.roles[role], self.at[role]
-        if at == len(actions) or self.findings:
+        actions, position = self.trace.roles[role], self.at[role]
+        if position == len(actions) or self.findings:
             return False
-        a, clock = actions[at], self.clocks[role]
-        if a.kind == "wait" and not self._pass(role, at, a, clock):
+        a, clock = actions[position], self.clocks[role]
+        if a.kind == "wait" and not self._pass(role, position, a, clock):
             return False
-        self.at[role] = clock[role] = at + 1
-        self.steps.append((role, at))
+        self.at[role] = clock[role] = position + 1
+        self.steps.append((role, position))
         if a.kind == "arrive":
-            self._arrive(role, at, a, clock)
+            self._arrive(role, position, a, clock)
         elif a.cells:
-            self._access(role, at, a, clock)
+            self._access(role, position, a, clock)
         self.after[role].append(list(clock))
         return True
 
-    def _pass(self, role: int, at: int, a: Action, clock: Clock) -> bool:
+    def _pass(self, role: int, position: int, a: Action, clock: Clock) -> bool:
         b = self.barriers[a.barrier]
         if (b.done - 1) & 1 != a.number:
             return False
         if clock[self.width + a.barrier] < b.done - 1:
             text = f"waits for phase {b.done} of {b.name}, and passes already before phase {b.done - 1} has ended"
-            self._find("phase", role, at, text, [clock])
-        b.passed.append((b.done, role, at))
+            self._find("phase", role, position, text, [clock])
+        b.passed.append((b.done, role, position))
         if b.done:
             _join(clock, b.ended[-1])
         return True
 
-    def _arrive(self, role: int, at: int, a: Action, clock: Clock) -> None:
+    def _arrive(self, role: int, position: int, a: Action, clock: Clock) -> None:
         b = self.barriers[a.barrier]
-        self._counted(role, at, a, clock)
+        self._counted(role, position, a, clock)
         if a.number > b.pending:
-            self._find("arrivals", role, at, f"{a.number} arrivals on {b.name}, which awaits {b.pending}", [clock])
+            self._find(
+                "arrivals", role, position, f"{a.number} arrivals on {b.name}, which awaits {b.pending}", [clock]
+            )
         b.pending -= a.number
         b.bytes += a.bytes
-        self._ended(role, at, a, clock)
+        self._ended(role, position, a, clock)
 
-    def _counted(self, role: int, at: int, a: Action, clock: Clock) -> None:
+    def _counted(self, role: int, position: int, a: Action, clock: Clock) -> None:
         b = self.barriers[a.barrier]
         if clock[self.width + a.barrier] < b.done:
             text = f"arrives on {b.name} in phase {b.done + 1}, and may do so before the one before has ended"
-            self._find("phase", role, at, text, [clock])
+            self._find("phase", role, position, text, [clock])
         _join(b.clock, clock)
 
-    def _ended(self, role: int, at: int, a: Action, clock: Clock) -> None:
+    def _ended(self, role: int, position: int, a: Action, clock: Clock) -> None:
         b = self.barriers[a.barrier]
         if b.pending:
             return
         if b.bytes < 0:
-            self._find("bytes", role, at, f"{-b.bytes} bytes more are copied than {b.name} expects", [clock])
+            self._find("bytes", role, position, f"{-b.bytes} bytes more are copied than {b.name} expects", [clock])
         elif not b.bytes:
             if b.ended:
                 _join(b.clock, b.ended[-1])
@@ -161,26 +163,26 @@ class Causal:
             b.ended.append(list(b.clock))
             b.pending = b.count
 
-    def _access(self, role: int, at: int, a: Action, clock: Clock) -> None:
+    def _access(self, role: int, position: int, a: Action, clock: Clock) -> None:
         begin = list(clock)
         if a.kind == "copy":
             b = self.barriers[a.barrier]
-            self._counted(role, at, a, clock)
-            accesses = _Access(role, at, b.done + 1, a.barrier, True, begin)
+            self._counted(role, position, a, clock)
+            accesses = _Access(role, position, b.done + 1, a.barrier, True, begin)
             b.bytes -= a.bytes
-            self._ended(role, at, a, clock)
+            self._ended(role, position, a, clock)
         else:
-            accesses = _Access(role, at, self._end(role, at, a), -1, a.kind == "store", begin)
+            accesses = _Access(role, position, self._end(role, position, a), -1, a.kind == "store", begin)
         for cell in a.cells:
             self.accesses[cell].append(accesses)
 
-    def _end(self, role: int, at: int, a: Action) -> int:
+    def _end(self, role: int, position: int, a: Action) -> int:
         """The action with which an access ends: the wait that covers it."""
         until = {"product": "finish", "send": "sent"}.get(a.kind)
         if until is None:
-            return at
+            return position
         behind, actions = 0, self.trace.roles[role]
-        for i in range(at + 1, len(actions)):
+        for i in range(position + 1, len(actions)):
             if actions[i].kind == a.kind:
                 behind += 1
             elif actions[i].kind == until and actions[i].number <= behind:
@@ -194,11 +196,11 @@ class Causal:
         if not stuck:
             return
         where = [(r, self.trace.roles[r][self.at[r]]) for r in stuck]
-        told = "; ".join(
+        text = "; ".join(
             f"{self.trace.names[r]}, line {a.line} waits for parity {a.number} of {self.missing(a.barrier)}"
             for r, a in where
         )
-        self._find("deadlock", stuck[0], self.at[stuck[0]], told, self.clocks)
+        self._find("deadlock", stuck[0], self.at[stuck[0]], text, self.clocks)
 
     def missing(self, barrier: int) -> str:
         b = self.barriers[barrier]
@@ -207,17 +209,17 @@ class Causal:
 
     def _overtaken(self) -> None:
         for b in self.barriers:
-            for phase, role, at in b.passed:
-                if phase < b.done and b.ended[phase][role] <= at:
+            for phase, role, position in b.passed:
+                if phase < b.done and b.ended[phase][role] <= position:
                     text = f"waits for phase {phase} of {b.name}, and no longer passes if phase {phase + 1} has ended"
-                    self._find("phase", role, at, text, [b.ended[phase]])
+                    self._find("phase", role, position, text, [b.ended[phase]])
 
     def _ends(self) -> None:
         for b in self.barriers:
             if b.bytes:
                 last = self.width - 1
-                at = len(self.trace.roles[last]) - 1
-                self._find("bytes", last, at, f"at the end {b.name} still expects {b.bytes} bytes", self.clocks)
+                position = len(self.trace.roles[last]) - 1
+                self._find("bytes", last, position, f"at the end {b.name} still expects {b.bytes} bytes", self.clocks)
 
     def _races(self, cell: int, accesses: list[_Access]) -> None:
         """Each access against the last write before it and, if it writes, against the reads since."""

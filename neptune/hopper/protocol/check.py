@@ -37,8 +37,8 @@ class Report:
 
     def __str__(self) -> str:
         visited = f", {self.states} states" if self.states else ""
-        said = f"{self.programs} programs, {self.actions} actions{visited}, {self.seconds:.2f} s"
-        return "\n".join([f"protocol: {'in step' if self.ok else 'refused'} ({said})", *map(str, self.findings)])
+        counts = f"{self.programs} programs, {self.actions} actions{visited}, {self.seconds:.2f} s"
+        return "\n".join([f"protocol: {'in step' if self.ok else 'refused'} ({counts})", *map(str, self.findings)])
 
 
 @dataclass(frozen=True)
@@ -80,12 +80,12 @@ def check(source: str, trials: Iterable[Trial], *, most_states: int = 0) -> Repo
             launched = traces(source, trial.call, trial.processors, trial.most, trial.only)
         except (ProtocolError, Unsupported, LookupError, NameError) as error:
             findings, launched = [Finding("not read", "text", 0, str(error))], []
-        for made in launched:
-            programs, actions = programs + 1, actions + made.length
-            unreached -= {a.line for role in made.roles for a in role}
-            findings = [*made.findings, *causal(made)]
+        for trace in launched:
+            programs, actions = programs + 1, actions + trace.length
+            unreached -= {a.line for role in trace.roles for a in role}
+            findings = [*trace.findings, *causal(trace)]
             if most_states and not findings:
-                visited = explore(made, most_states)
+                visited = explore(trace, most_states)
                 states += visited.states if visited.whole else 0
                 findings = [visited.finding] if visited.finding else []
             if findings:

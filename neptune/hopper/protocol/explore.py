@@ -52,7 +52,9 @@ class _Explorer:
         self.trace, self.roles = trace, trace.roles
         self.after = [_steps(role) for role in trace.roles]
         self.flying = [in_flight(role) for role in trace.roles]
-        self.copies = [(r, at) for r, role in enumerate(trace.roles) for at, a in enumerate(role) if a.kind == "copy"]
+        self.copies = [
+            (r, position) for r, role in enumerate(trace.roles) for position, a in enumerate(role) if a.kind == "copy"
+        ]
         self.number = {where: i for i, where in enumerate(self.copies)}
         self.seen: dict[tuple[int, int, int], int] = {}
         self.parent: dict[State, tuple[State, str] | None] = {}
@@ -67,15 +69,15 @@ class _Explorer:
         while level:
             following = []
             for state in level:
-                found = list(self.next(state))
-                wrong = next((new for _, new in found if isinstance(new, _Wrong)), None)
-                if not found:
+                steps = list(self.next(state))
+                wrong = next((new for _, new in steps if isinstance(new, _Wrong)), None)
+                if not steps:
                     wrong = self.stuck(state)
                 if wrong is not None:
                     return Explored(len(self.parent), self.finding(wrong, state))
-                for said, new in found:
+                for step, new in steps:
                     if not isinstance(new, _Wrong) and new not in self.parent:
-                        self.parent[new] = (state, said)
+                        self.parent[new] = (state, step)
                         following.append(new)
             if len(self.parent) > most:
                 return Explored(len(self.parent), None, whole=False)
@@ -96,11 +98,11 @@ class _Explorer:
         pos, bars, _, _ = state
         waiting = [r for r, p in enumerate(pos) if p < len(self.roles[r])]
         if waiting:
-            said = "; ".join(
+            waits = "; ".join(
                 f"{self.trace.describe(r, pos[r])}: {bars[self.roles[r][pos[r]].barrier][0]} phases complete"
                 for r in waiting
             )
-            return _Wrong("deadlock", waiting[0], pos[waiting[0]], said)
+            return _Wrong("deadlock", waiting[0], pos[waiting[0]], waits)
         late = [i for i, (_, _, tx) in enumerate(bars) if tx]
         if late:
             name = self.trace.barriers[late[0]][0]
@@ -110,29 +112,29 @@ class _Explorer:
 
     def next(self, state: State) -> Iterator[tuple[str, State | _Wrong]]:
         pos, _, mask, _ = state
-        for role, at in enumerate(pos):
-            if at < len(self.roles[role]):
-                new = self.step(state, role, at)
+        for role, position in enumerate(pos):
+            if position < len(self.roles[role]):
+                new = self.step(state, role, position)
                 if new is not None:
-                    yield self.trace.describe(role, at), new
-        for i, (role, at) in enumerate(self.copies):
+                    yield self.trace.describe(role, position), new
+        for i, (role, position) in enumerate(self.copies):
             if mask >> i & 1:
-                yield "lands: " + self.trace.describe(role, at), self.land(state, i)
+                yield "lands: " + self.trace.describe(role, position), self.land(state, i)
 
     def land(self, state: State, i: int) -> State | _Wrong:
         pos, bars, mask, content = state
-        role, at = self.copies[i]
-        a = self.roles[role][at]
+        role, position = self.copies[i]
+        a = self.roles[role][position]
         held = list(content)
         for cell in a.cells:
             held[cell] = i
-        changed = self._changed(bars, a.barrier, 0, -a.bytes, role, at)
+        changed = self._changed(bars, a.barrier, 0, -a.bytes, role, position)
         return changed if isinstance(changed, _Wrong) else (pos, changed, mask & ~(1 << i), tuple(held))
 
-    def step(self, state: State, role: int, at: int) -> State | _Wrong | None:
+    def step(self, state: State, role: int, position: int) -> State | _Wrong | None:
         pos, bars, mask, content = state
-        end = self.after[role][at]
-        for i in range(at, end):
+        end = self.after[role][position]
+        for i in range(position, end):
             a = self.roles[role][i]
             if a.kind == "wait":
                 if (bars[a.barrier][0] - 1) & 1 != a.number:
@@ -156,43 +158,43 @@ class _Explorer:
             pos = (*pos[:role], i + 1, *pos[role + 1 :])
         return pos, bars, mask, content
 
-    def _changed(self, bars: Barriers, b: int, count: int, bytes: int, role: int, at: int) -> Barriers | _Wrong:
+    def _changed(self, bars: Barriers, b: int, count: int, bytes: int, role: int, position: int) -> Barriers | _Wrong:
         done, pending, tx = bars[b]
         name, full = self.trace.barriers[b]
         if count > pending:
-            return _Wrong("arrivals", role, at, f"{count} arrivals on {name}, which awaits {pending}")
+            return _Wrong("arrivals", role, position, f"{count} arrivals on {name}, which awaits {pending}")
         pending, tx = pending - count, tx + bytes
         if not pending and tx < 0:
-            return _Wrong("bytes", role, at, f"{-tx} bytes more are copied than {name} expects")
+            return _Wrong("bytes", role, position, f"{-tx} bytes more are copied than {name} expects")
         if not pending and not tx:
             done, pending = done + 1, full
         return (*bars[:b], (done, pending, tx), *bars[b + 1 :])
 
     def _access(
-        self, pos: tuple[int, ...], mask: int, content: tuple[int, ...], role: int, at: int, a: Action
+        self, pos: tuple[int, ...], mask: int, content: tuple[int, ...], role: int, position: int, a: Action
     ) -> _Wrong | None:
         for cell in a.cells:
             slot = self.trace.cells[cell]
             for i, where in enumerate(self.copies):
                 if mask >> i & 1 and cell in self.roles[where[0]][where[1]].cells:
                     kind = "two writes" if a.kind in ("copy", "store") else "read before arrival"
-                    return _Wrong(kind, role, at, f"{slot} while in flight: {self.trace.describe(*where)}")
+                    return _Wrong(kind, role, position, f"{slot} while in flight: {self.trace.describe(*where)}")
             if a.kind in ("copy", "store"):
                 for r, p in enumerate(pos):
                     for reader in self.flying[r][p]:
                         if cell in self.roles[r][reader].cells:
                             text = f"writes {slot} while this reads it: {self.trace.describe(r, reader)}"
-                            return _Wrong("buffer in use", role, at, text)
-            elif (wrong := self._content(cell, content[cell], role, at)) is not None:
+                            return _Wrong("buffer in use", role, position, text)
+            elif (wrong := self._content(cell, content[cell], role, position)) is not None:
                 return wrong
         return None
 
-    def _content(self, cell: int, held: int, role: int, at: int) -> _Wrong | None:
+    def _content(self, cell: int, held: int, role: int, position: int) -> _Wrong | None:
         slot = self.trace.cells[cell]
         if held < 0:
-            return _Wrong("uninitialised", role, at, f"reads {slot}, which nothing has written")
-        if self.seen.setdefault((role, at, cell), held) != held:
-            return _Wrong("wrong turn", role, at, f"reads {slot}, which holds one turn or another")
+            return _Wrong("uninitialised", role, position, f"reads {slot}, which nothing has written")
+        if self.seen.setdefault((role, position, cell), held) != held:
+            return _Wrong("wrong turn", role, position, f"reads {slot}, which holds one turn or another")
         return None
 
 
@@ -200,22 +202,22 @@ def _steps(role: list[Action]) -> list[int]:
     """For each action the end of the step that begins with it."""
     ends, count = [], len(role)
     for begin in range(count):
-        at = begin
-        while at < count and role[at].kind in _ENDS:
-            at += 1
-        if at > begin and (at == count or role[at].kind == "wait"):
-            ends.append(at)
+        end = begin
+        while end < count and role[end].kind in _ENDS:
+            end += 1
+        if end > begin and (end == count or role[end].kind == "wait"):
+            ends.append(end)
             continue
-        at += 1
-        while at < count and (role[at].kind in ("product", "send", "copy") or _expects(role, at)):
-            at += 1
-        ends.append(at)
+        end += 1
+        while end < count and (role[end].kind in ("product", "send", "copy") or _expects(role, end)):
+            end += 1
+        ends.append(end)
     return ends
 
 
-def _expects(role: list[Action], at: int) -> bool:
+def _expects(role: list[Action], position: int) -> bool:
     """Whether this is the `expect` of the copy behind it, and so ends no phase."""
-    a, more = role[at], role[at + 1 : at + 2]
+    a, more = role[position], role[position + 1 : position + 2]
     return bool(a.bytes and a.kind == "arrive" and more and more[0].kind == "copy" and more[0].barrier == a.barrier)
 
 

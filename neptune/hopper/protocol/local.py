@@ -51,8 +51,8 @@ def _releases(trace: Trace, number: int, guards: dict[int, set[int]]) -> Iterato
     What the other role waits for besides may save such a kernel; nothing in its text says so, and it is refused.
     """
     role = trace.roles[number]
-    for at, flying in enumerate(in_flight(role)):
-        a = role[at] if at < len(role) else None
+    for position, flying in enumerate(in_flight(role)):
+        a = role[position] if position < len(role) else None
         if a is None or a.kind != "arrive" or a.barrier not in guards:
             continue
         for reader in flying:
@@ -92,9 +92,9 @@ def in_flight(role: list[Action]) -> list[tuple[int, ...]]:
     flying: list[tuple[int, ...]] = [()]
     reads: dict[str, list[int]] = {"product": [], "send": []}
     until = {"finish": "product", "sent": "send"}
-    for at, a in enumerate(role):
+    for position, a in enumerate(role):
         if a.kind in reads:
-            reads[a.kind].append(at)
+            reads[a.kind].append(position)
         elif a.kind in until:
             known = reads[until[a.kind]]
             del known[: max(len(known) - a.number, 0)]
@@ -128,7 +128,7 @@ def _stores(name: str, role: list[Action], behind: set[int]) -> Iterator[Finding
                 ("fence", stored, "fence_async_shared"),
                 ("threads", fenced, "thread_barrier"),
             ):
-                if late := [at for cell, at in written.items() if cell in seen]:
+                if late := [line for cell, line in written.items() if cell in seen]:
                     yield Finding(kind, name, a.line, f"no {lacks} since the store of line {late[0]}")
         if a.kind == "product":
             flying.append(a)

@@ -36,8 +36,8 @@ class _Product:
     over: bool = False
 
     def touched(self) -> None:
-        said = "gives, which its wait has not among its deps" if self.over else "owns, before its wait"
-        self.machine.find("registers in flight", f"reads what the product of line {self.line} {said}")
+        text = "gives, which its wait has not among its deps" if self.over else "owns, before its wait"
+        self.machine.find("registers in flight", f"reads what the product of line {self.line} {text}")
 
     def has(self, x: Any) -> bool:
         return any(x is stub for stub in self.owns)
@@ -75,9 +75,9 @@ class Recording:
         return "main" if self._now is None else self.names[len(self.roles) - 1]
 
     def find(self, kind: str, text: str) -> None:
-        found = Finding(kind, self._role, line(), text)
-        if found not in self.findings:
-            self.findings.append(found)
+        finding = Finding(kind, self._role, line(), text)
+        if finding not in self.findings:
+            self.findings.append(finding)
 
     def _add(
         self, kind: str, *, barrier: int = -1, number: int = 0, bytes: int = 0, slots: tuple[Slot, ...] = ()
@@ -105,31 +105,31 @@ class Recording:
 
     # Barriers.
 
-    def init(self, at: SharedMemory, count: int) -> None:
-        self._numbers[at.barrier] = len(self.barriers)
-        self.barriers.append((str(at.slot), count))
+    def init(self, view: SharedMemory, count: int) -> None:
+        self._numbers[view.barrier] = len(self.barriers)
+        self.barriers.append((str(view.slot), count))
         self._fenced = False
 
-    def invalidate(self, at: SharedMemory) -> None:
-        self._barrier(at)
+    def invalidate(self, view: SharedMemory) -> None:
+        self._barrier(view)
 
-    def _barrier(self, at: SharedMemory) -> int:
-        found = self._numbers.get(at.barrier)
-        if found is None:
-            raise ProtocolError(f"{self._role}, line {line()}: {at.slot} is no barrier: nothing has initialised it")
-        return found
+    def _barrier(self, view: SharedMemory) -> int:
+        number = self._numbers.get(view.barrier)
+        if number is None:
+            raise ProtocolError(f"{self._role}, line {line()}: {view.slot} is no barrier: nothing has initialised it")
+        return number
 
-    def wait(self, at: SharedMemory, phase: Any, pred: Any = True, deps: Any = ()) -> None:
+    def wait(self, view: SharedMemory, phase: Any, pred: Any = True, deps: Any = ()) -> None:
         if pred:
-            self._add("wait", barrier=self._barrier(at), number=int(phase) & 1)
+            self._add("wait", barrier=self._barrier(view), number=int(phase) & 1)
 
-    def arrive(self, at: SharedMemory, *, count: int = 1, pred: Any = True) -> None:
+    def arrive(self, view: SharedMemory, *, count: int = 1, pred: Any = True) -> None:
         if pred:
-            self._add("arrive", barrier=self._barrier(at), number=count)
+            self._add("arrive", barrier=self._barrier(view), number=count)
 
-    def expect(self, at: SharedMemory, bytes: int, pred: Any = True) -> None:
+    def expect(self, view: SharedMemory, bytes: int, pred: Any = True) -> None:
         if pred:
-            self._add("arrive", barrier=self._barrier(at), number=1, bytes=bytes)
+            self._add("arrive", barrier=self._barrier(view), number=1, bytes=bytes)
 
     # Copies.
 
@@ -160,24 +160,24 @@ class Recording:
         self, a: Any, b: SharedMemory, acc: Any, *, use_acc: Any = True, precision: Any = None,
         max_num_imprecise_acc: Any = None, is_async: bool = False, names: str = "",
     ) -> Stub:  # fmt: skip
-        made = Stub()
+        result = Stub()
         in_registers = isinstance(a, Stub)
         touched(a)
         slots = (b.slot,) if in_registers else (a.slot, b.slot)
         self._add("product", slots=slots)
         if not is_async:
-            self.products_wait(0, [made])
-            return made
+            self.products_wait(0, [result])
+            return result
         owned = [acc] if use_acc and isinstance(acc, Stub) else []
         known = tuple(names.split(",")) if in_registers or owned else ()
         for earlier in self._flying:
             if owned and earlier.has(acc):
-                earlier.owns.append(made)  # a sum goes on in the same registers
-        product = _Product(self, line(), scope(), known if in_registers else known[-1:], in_registers, [made, *owned])
+                earlier.owns.append(result)  # a sum goes on in the same registers
+        product = _Product(self, line(), scope(), known if in_registers else known[-1:], in_registers, [result, *owned])
         for stub in product.owns:
             stub.held = product
         self._flying.append(product)
-        return made
+        return result
 
     def products_wait(self, num_outstanding: int = 0, deps: Sequence[Any] | None = None) -> Any:
         if deps is None:
@@ -253,19 +253,19 @@ def traces(
     `only`: launches of other functions do nothing.
     Raises Unsupported where what a role does depends on floats.
     """
-    made: list[Trace] = []
+    programs: list[Trace] = []
 
     def over(machine: Recording) -> None:
         cells = number_cells(machine.roles)
-        found = Trace(machine.names, machine.roles, machine.barriers, machine.findings, cells)
-        found.findings.extend(dict.fromkeys(rules(found)))
-        made.append(found)
+        trace = Trace(machine.names, machine.roles, machine.barriers, machine.findings, cells)
+        trace.findings.extend(dict.fromkeys(rules(trace)))
+        programs.append(trace)
 
     def machine(program: Dims, grid: Dims, _: int) -> Recording:
         return Recording(program, grid)
 
     call(loaded(source, machine, over, stub=True, processors=processors, most=most, only=only))
-    return made
+    return programs
 
 
 def trace(source: str, kernel: str, grid: Any, args: Sequence[Any], program: int = 0) -> Trace:

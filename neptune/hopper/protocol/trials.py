@@ -87,13 +87,13 @@ def sizes(program: TileProgram, kernel: AsyncKernel) -> list[dict[str, int]]:
         for count in range(tiles[0] * lengths[name] // n + 1, lengths[name] + 1)
     ]
     alone = [*_alone(kernel, sweep, tiles[-1], least), *_rows(kernel, sweep, grouped, tiles[-1])]
-    found = [(1, values) for values in (*alike, *larger, *alone)]
+    launches = [(1, values) for values in (*alike, *larger, *alone)]
     if program.chosen:
         # Parts of so many tiles and of one less, in both orders where a program has several.
         uneven = [(2, 2 * count - 1) for count in range(1, least + 1)] + list(UNEVEN)
-        found += [(parts, dict.fromkeys(sweep, count * n - 1)) for n in tiles for parts, count in uneven]
-        found += [(2, values) for values in alone]
-    return _taken(program, found, tiles[-1])
+        launches += [(parts, dict.fromkeys(sweep, count * n - 1)) for n in tiles for parts, count in uneven]
+        launches += [(2, values) for values in alone]
+    return _taken(program, launches, tiles[-1])
 
 
 def _alone(kernel: AsyncKernel, sweep: list[str], tile: int, most: int) -> list[dict[str, int]]:
@@ -115,16 +115,16 @@ def _rows(kernel: AsyncKernel, sweep: list[str], grouped: frozenset[str], tile: 
             yield {s: rows - 1 if s in grouped else count * tile - 1 for s in sweep}
 
 
-def _taken(program: TileProgram, found: list[tuple[int, dict[str, int]]], tile: int) -> list[dict[str, int]]:
+def _taken(program: TileProgram, launches: list[tuple[int, dict[str, int]]], tile: int) -> list[dict[str, int]]:
     """Numbers of parts with the values of some sizes, as those of all."""
     numbers = [s for s in program.scalars if s.upto is None and s.dtype.startswith("int")]
-    made: dict[tuple[int, ...], dict[str, int]] = {}
-    for parts, values in found:
+    distinct: dict[tuple[int, ...], dict[str, int]] = {}
+    for parts, values in launches:
         others = FEW if max(values.values(), default=0) <= 2 * tile else 1
         taken = {s.name: _allowed(s, values.get(s.name, others)) for s in numbers}
         taken |= dict.fromkeys(program.chosen, parts)
-        made.setdefault(tuple(taken.values()), taken)
-    return list(made.values())
+        distinct.setdefault(tuple(taken.values()), taken)
+    return list(distinct.values())
 
 
 def _far(kernel: AsyncKernel, tile: int) -> int:
@@ -196,10 +196,10 @@ def window(kernel: AsyncKernel) -> int:
     """Of every loop of a length that is not known: lengths from none to so many."""
     stages = {r.name: r.stages for r in kernel.rings}
     outside = {s.ring for s in _outside(kernel.producer)}
-    found = [2 * stages[name] for name in outside]
+    lengths = [2 * stages[name] for name in outside]
     for loop in _unknown(kernel.producer):
-        found += [_period(2 * n, _advance(inside(loop), name)) for name, n in stages.items()]
-    return max(LEAST, *(n + 1 for n in found))
+        lengths += [_period(2 * n, _advance(inside(loop), name)) for name, n in stages.items()]
+    return max(LEAST, *(n + 1 for n in lengths))
 
 
 def in_a_row(kernel: AsyncKernel) -> int:

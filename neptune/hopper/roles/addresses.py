@@ -25,11 +25,11 @@ def addressed_roles(program: TileProgram, kernel: AsyncKernel) -> dict[str, Role
     roles: dict[str, Role] = {}
     for role, body in (("producer", kernel.producer), ("consumer", kernel.consumer)):
         before = _plain(program, kernel, body)
-        found = RoleAddresses(program, before, scopes=scopes)
-        body = found.role(body)
-        made = Addressed(program, _plain(program, kernel, body), frozenset(), found.reads(), scopes=scopes)
-        verify_addresses(made, before)
-        roles[role] = made, body
+        addresses = RoleAddresses(program, before, scopes=scopes)
+        body = addresses.role(body)
+        addressed = Addressed(program, _plain(program, kernel, body), frozenset(), addresses.reads(), scopes=scopes)
+        verify_addresses(addressed, before)
+        roles[role] = addressed, body
     return roles
 
 
@@ -41,8 +41,8 @@ class RoleAddresses(Addresses):
         return cast("tuple[AStmt, ...]", self.body(cast("tuple[TStmt, ...]", body)))
 
     def stmt(self, s: TStmt) -> TStmt:
-        made = self.asynchronous(s)
-        return super().stmt(s) if made is None else cast("TStmt", made)
+        addressed = self.asynchronous(s)
+        return super().stmt(s) if addressed is None else cast("TStmt", addressed)
 
     def asynchronous(self, s: object) -> AStmt | None:
         """A statement that only the asynchronous form has."""
@@ -53,9 +53,9 @@ class RoleAddresses(Addresses):
                 sent = replace(s, value=self.expr(s.value))
                 return replace(sent, at=self.copied(s.buffer, s.index, s.dims, s.mask))
             case Issue(_, dot, _):
-                made = self.expr(dot)
-                assert isinstance(made, Dot)
-                return replace(s, dot=made)
+                product = self.expr(dot)
+                assert isinstance(product, Dot)
+                return replace(s, dot=product)
             case Await() | Release() | Finish() | Drain():
                 return s
             case _:

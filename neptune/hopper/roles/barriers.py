@@ -28,21 +28,21 @@ def together(rings: tuple[Ring, ...], bodies: tuple[Body, ...]) -> tuple[tuple[R
         for s in run:
             places[s.ring].append(number)
     first: dict[tuple[int, tuple[int, ...]], str] = {}
-    made = []
+    shared = []
     for r in rings:
         leader = first.setdefault((r.stages, tuple(places[r.name])), r.name)
-        made.append(r if leader == r.name else replace(r, barrier=leader))
-    order = {name: k for k, members in enumerate(groups(tuple(made)).values()) for name in members}
-    return tuple(made), tuple(_ordered(body, order) for body in bodies)
+        shared.append(r if leader == r.name else replace(r, barrier=leader))
+    order = {name: k for k, members in enumerate(groups(tuple(shared)).values()) for name in members}
+    return tuple(shared), tuple(_ordered(body, order) for body in bodies)
 
 
 def groups(rings: tuple[Ring, ...]) -> Mapping[str, tuple[str, ...]]:
     """The rings of each pair of barriers, by the first of them."""
-    found: dict[str, tuple[str, ...]] = {}
+    members: dict[str, tuple[str, ...]] = {}
     for r in rings:
         leader = r.barrier or r.name
-        found[leader] = (*found.get(leader, ()), r.name)
-    return found
+        members[leader] = (*members.get(leader, ()), r.name)
+    return members
 
 
 def apart(rings: tuple[Ring, ...], body: Body) -> Iterator[str]:
@@ -53,8 +53,8 @@ def apart(rings: tuple[Ring, ...], body: Body) -> Iterator[str]:
         order = [s.ring for s in run]
         for leader in dict.fromkeys(leaders[n] for n in order if n in leaders):
             names = members[leader]
-            at = order.index(next(n for n in order if leaders.get(n) == leader))
-            if tuple(order[at : at + len(names)]) != names or sum(order.count(n) for n in names) != len(names):
+            start = order.index(next(n for n in order if leaders.get(n) == leader))
+            if tuple(order[start : start + len(names)]) != names or sum(order.count(n) for n in names) != len(names):
                 yield from (n for n in names if n in order)
 
 
@@ -84,10 +84,10 @@ def _ordered(body: Body, order: Mapping[str, int]) -> Body:
     for s in body:
         if isinstance(s, Loop | Branch):
             s = with_inside(s, _ordered(inside(s), order))
-        at = len(out)
-        while isinstance(s, Fill | Await | Release) and at and _behind(out[at - 1], s, rank):
-            at -= 1
-        out.insert(at, s)
+        position = len(out)
+        while isinstance(s, Fill | Await | Release) and position and _behind(out[position - 1], s, rank):
+            position -= 1
+        out.insert(position, s)
     return tuple(out)
 
 

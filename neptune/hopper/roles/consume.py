@@ -83,8 +83,8 @@ def consumed(
     ring the local that counts its turns. With `again`, programs go on with other groups: then tiles are released as
     early as can be, and a result's memory is drained where the next group needs it.
     """
-    found = {n for s in walk_stmts(body) for e in stmt_exprs(s) for n in read_in_registers(e)}
-    writer = _Writer(rings, outs, counters, frozenset(found & rings.keys()), again)
+    read = {n for s in walk_stmts(body) for e in stmt_exprs(s) for n in read_in_registers(e)}
+    writer = _Writer(rings, outs, counters, frozenset(read & rings.keys()), again)
     last = () if again else tuple(Drain(o.name) for o in outs.values() if o.over is None)
     return (*_BlockWriter(writer, body).written(), *last)
 
@@ -137,8 +137,10 @@ class _BlockWriter:
     before has left.
     """
 
-    def __init__(self, of: _Writer, body: Block, given: tuple[str, ...] = (), carried: _Carried = _Carried()) -> None:
-        self.of, self.body = of, body
+    def __init__(
+        self, writer: _Writer, body: Block, given: tuple[str, ...] = (), carried: _Carried = _Carried()
+    ) -> None:
+        self.of, self.body = writer, body
         self.out: list[AStmt] = []
         self.flight: list[_Flight] = [replace(f, since=[]) for f in carried.flight]
         self.ended: list[_Tile] = [(name, k) for name, count in carried.held.items() for k in range(count)]
@@ -184,10 +186,10 @@ class _BlockWriter:
     def _load(self, s: TStmt) -> bool:
         return isinstance(s, Assign) and s.name in self.of.rings and isinstance(s.value, LoadTile)
 
-    def _range(self, at: int, name: str) -> _Range:
+    def _range(self, position: int, name: str) -> _Range:
         """Where the tile that is loaded at a place is in use."""
         users: list[int] = []
-        for k in range(at + 1, len(self.body)):
+        for k in range(position + 1, len(self.body)):
             s = self.body[k]
             if reads_first(s, name) or name == self._over(s):
                 users.append(k)
@@ -196,7 +198,7 @@ class _BlockWriter:
                     raise Unsupported("it is read behind a loop or a branch that loads it again", name)
                 break
         if not users:
-            return _Range(name, at, None)
+            return _Range(name, position, None)
         products = [k for k in users if name in multiplied(self.body[k]) or name == self._over(self.body[k])]
         # What is only read into registers is read at once.
         return _Range(name, users[0], products[-1] if products else None)

@@ -29,8 +29,8 @@ def advanced(counter: str) -> Assign:
 
 def turn_of(counter: str, ahead: int = 0) -> Expr:
     """The turn that a counter is at, or a later one."""
-    at = Load(counter, (), "int32")
-    return at if not ahead else op("add" if ahead > 0 else "sub", at, abs(ahead))
+    turn = Load(counter, (), "int32")
+    return turn if not ahead else op("add" if ahead > 0 else "sub", turn, abs(ahead))
 
 
 def shared(counters: tuple[str, ...], bodies: tuple[Body, ...], name: str) -> tuple[tuple[str, ...], tuple[Body, ...]]:
@@ -53,8 +53,8 @@ def shared(counters: tuple[str, ...], bodies: tuple[Body, ...], name: str) -> tu
 
 def _merged(body: Body, group: tuple[str, ...], name: str) -> Body | None:
     """A role's body with one counter for a group; None where they have none in common."""
-    made = _block(body, dict.fromkeys(group, 0), name)
-    return None if made is None or any(made[1].values()) else made[0]
+    merged = _block(body, dict.fromkeys(group, 0), name)
+    return None if merged is None or any(merged[1].values()) else merged[0]
 
 
 def _block(body: Body, offsets: Offsets, name: str) -> tuple[Body, Offsets] | None:
@@ -72,10 +72,10 @@ def _block(body: Body, offsets: Offsets, name: str) -> tuple[Body, Offsets] | No
         if isinstance(s, Assign) and s.name in now:
             now[s.name] += 1
         elif isinstance(s, Loop | Branch):
-            made = _block(inside(s), now, name)
-            if made is None:
+            block = _block(inside(s), now, name)
+            if block is None:
                 return None
-            inner, behind = made
+            inner, behind = block
             out.append(with_inside(s, inner))
             if isinstance(s, Branch) and _other_side(s, body, k):
                 either = dict(behind)
@@ -91,9 +91,9 @@ def _block(body: Body, offsets: Offsets, name: str) -> tuple[Body, Offsets] | No
     return tuple(out), now
 
 
-def _other_side(s: Branch, body: Body, at: int) -> bool:
+def _other_side(s: Branch, body: Body, position: int) -> bool:
     """True where the statement behind a branch is what is done otherwise."""
-    after = body[at + 1] if at + 1 < len(body) else None
+    after = body[position + 1] if position + 1 < len(body) else None
     return isinstance(after, Branch) and after.pred == op("not", s.pred)
 
 

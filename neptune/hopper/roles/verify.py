@@ -48,10 +48,10 @@ def verify_async(kernel: AsyncKernel, program: TileProgram) -> None:
     wrong = reported(f"tile program {tiles.name}", mistakes(tiles))
     findings = [*_declarations(kernel), *([wrong] if wrong else [])]
     for role, body in (("producer", kernel.producer), ("consumer", kernel.consumer)):
-        found = dict.fromkeys(_Role(kernel, role).findings(body))
+        problems = dict.fromkeys(_Role(kernel, role).findings(body))
         beside = sorted(set(apart(kernel.rings, body)))
         findings += [f"{role}: {n} shares barriers, and somewhere stands by itself" for n in beside]
-        findings += [f"{role}: {text}" for text in found]
+        findings += [f"{role}: {text}" for text in problems]
     report(f"asynchronous kernel {kernel.name}", findings)
 
 
@@ -223,23 +223,23 @@ class _Role:
     # --- turns ---
 
     def turn(self, s: Fill | Await | Release, state: _State) -> _State:
-        at = self.offset(s.ring, s.turn)
+        offset = self.offset(s.ring, s.turn)
         what = f"{type(s).__name__.lower()} of {s.ring}"
         if isinstance(s, Fill) != (self.role == "producer"):
             self.say(f"{what} is for the other role")
         if isinstance(s, Release):
-            if (s.ring, at) not in state.held:
+            if (s.ring, offset) not in state.held:
                 self.say(f"{what} of a turn that it does not have")
-            if any((s.ring, at) in f.turns for f in state.flight):
+            if any((s.ring, offset) in f.turns for f in state.flight):
                 self.say(f"{what} that a product in flight reads")
             if any(o.over == s.ring and o.name in state.sent for o in self.outs.values()):
                 self.say(f"{what} whose memory is not drained")
-            return replace(state, held=state.held - {(s.ring, at)})
-        if at != state.next[s.ring]:
-            self.say(f"{what} is for turn {at:+d}, and {state.next[s.ring]:+d} is next")
-        moved = {**state.next, s.ring: at + 1}
+            return replace(state, held=state.held - {(s.ring, offset)})
+        if offset != state.next[s.ring]:
+            self.say(f"{what} is for turn {offset:+d}, and {state.next[s.ring]:+d} is next")
+        moved = {**state.next, s.ring: offset + 1}
         if isinstance(s, Await):
-            return replace(state, next=moved, held=state.held | {(s.ring, at)})
+            return replace(state, next=moved, held=state.held | {(s.ring, offset)})
         if self.kernel.rows in scalar_names(s.load) and not self.rings[s.ring].own:
             self.say(f"{what}, which all consumers share, reads {self.kernel.rows}")
         return replace(state, next=moved)
@@ -252,14 +252,14 @@ class _Role:
     def staged(self, tile: Staged, state: _State, what: str) -> tuple[str, int]:
         """The turn of a staged tile, which must be held."""
         ring = self.rings[tile.ring]
-        at = (tile.ring, self.offset(tile.ring, tile.turn))
-        if at not in state.held:
+        turn = (tile.ring, self.offset(tile.ring, tile.turn))
+        if turn not in state.held:
             self.say(f"{what} reads a tile of {tile.ring} that it does not have")
         if (tile.dims, tile.dtype) != (ring.dims, ring.dtype):
             self.say(f"{what} reads {tile.ring} in another form")
         if any(o.over == tile.ring and o.name in state.sent for o in self.outs.values()):
             self.say(f"{what} reads {tile.ring}, over which a result was written")
-        return at
+        return turn
 
     # --- products ---
 

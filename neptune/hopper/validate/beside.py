@@ -47,12 +47,12 @@ class Beside:
         answer = self._asked("time", dict(sizes))
         return timed_of({**answer, "sizes": sizes, "device": device()}) if isinstance(answer, dict) else answer
 
-    def _asked(self, do: str, at: object) -> Json | str | None:
+    def _asked(self, do: str, sizes: object) -> Json | str | None:
         forms = {"asynchronous": _json(self.asynchronous), "triton": _json(self.triton)}
         if not self._ready():
             return None
         try:
-            answer = self.worker.request({"do": do, **forms, "at": at}, limit=self.limit)[0]
+            answer = self.worker.request({"do": do, **forms, "at": sizes}, limit=self.limit)[0]
         except TimeoutError:
             return f"hung: no answer in {self.limit:g} s"
         except EOFError as error:
@@ -68,9 +68,9 @@ class Beside:
 
     def _ready(self) -> bool:
         """True where the process is there, with the GPU that this one uses."""
-        at = torch.cuda.current_device() if torch.cuda.is_available() else 0
+        device = torch.cuda.current_device() if torch.cuda.is_available() else 0
         try:
-            answer = self.worker.request({"do": "ready", "device": at}, limit=START)[0]
+            answer = self.worker.request({"do": "ready", "device": device}, limit=START)[0]
         except (TimeoutError, EOFError, OSError) as error:
             answer = {"why": str(error)}
         if "name" in answer:
@@ -86,5 +86,5 @@ def device() -> str:
 
 
 def _json(artifact: Artifact) -> Json:
-    made = packed(artifact, {})
-    return {"manifest": made.manifest, "files": dict(made.files)}
+    saved = packed(artifact, {})
+    return {"manifest": saved.manifest, "files": dict(saved.files)}

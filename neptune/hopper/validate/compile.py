@@ -50,8 +50,8 @@ class Built:
     @cached_property
     def lint(self) -> Lint:
         """What the linter finds in the machine code, the registers of each role among it."""
-        (found,) = lint(self.sass)
-        return found
+        (only,) = lint(self.sass)
+        return only
 
     @property
     def mbarriers(self) -> int:
@@ -79,8 +79,8 @@ def gluon_or_why(
     source: str, kernel: KernelParameters, values: Mapping[str, int] | None = None, worker: Worker = WORKER
 ) -> Built | TargetError:
     """What `compile_gluon` gives, or why it refuses."""
-    asked = f"compile Gluon kernel {kernel.function} for {TARGET}"
-    if (lacks := versions.fault(asked)) is not None:
+    purpose = f"compile Gluon kernel {kernel.function} for {TARGET}"
+    if (lacks := versions.fault(purpose)) is not None:
         return lacks
     start = time.perf_counter()
     request: Json = {
@@ -93,12 +93,12 @@ def gluon_or_why(
         "kinds": KINDS,
         **asdict(with_values(kernel, values or {})),
     }
-    came = answered(request, asked, "fewer stages, fewer consumers or a smaller tile", worker)
-    if isinstance(came, TargetError):
-        return came
-    answer, data = came
+    answer_or_why = answered(request, purpose, "fewer stages, fewer consumers or a smaller tile", worker)
+    if isinstance(answer_or_why, TargetError):
+        return answer_or_why
+    answer, data = answer_or_why
     forms = dict(zip(KINDS, _split(data, answer["sizes"]), strict=True))
-    made = Built(
+    built = Built(
         kernel.function,
         forms["ttgir"].decode(),
         forms["ptx"].decode(),
@@ -110,13 +110,13 @@ def gluon_or_why(
         tuple(answer["warnings"]),
     )
     ms = 1e3 * (time.perf_counter() - start)
-    LOG.info("%s compiled for %s: %d bytes spilled, %.0f ms", made.name, TARGET, made.spill_bytes, ms)
-    return made
+    LOG.info("%s compiled for %s: %d bytes spilled, %.0f ms", built.name, TARGET, built.spill_bytes, ms)
+    return built
 
 
 def _split(data: bytes, sizes: list[int]) -> list[bytes]:
-    at, parts = 0, []
+    begin, parts = 0, []
     for size in sizes:
-        parts.append(data[at : at + size])
-        at += size
+        parts.append(data[begin : begin + size])
+        begin += size
     return parts

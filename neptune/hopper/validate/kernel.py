@@ -41,29 +41,29 @@ LOG = logging.getLogger("neptune.codegen")
 
 def record_of(kernel: Executable) -> Mapping[str, Any] | None:
     """The record of the asynchronous form of a kernel: whole, where the GPU that it is for is here."""
-    of = form_of(kernel.artifact)
-    found = known(of)
-    if of.architecture == str(launch.gpu_target()):
+    form = form_of(kernel.artifact)
+    verdict = known(form)
+    if form.architecture == str(launch.gpu_target()):
         split = split_of(kernel.artifact)
         beside = Beside(on_trial(kernel.artifact, split), replace(kernel.artifact, form=None).alone())
         # A form whose protocol is refused is never made.
         at_all = sizes(kernel.loops, kernel.artifact.chosen)
         compare = partial(beside.compared, at_all)
-        now = judged(of, split, protocol=lambda: accepted.CLEAN, compare=compare)
-        at = typical(kernel)
+        now = judged(form, split, protocol=lambda: accepted.CLEAN, compare=compare)
+        typical_sizes = typical(kernel)
         if isinstance(now, TargetError):
             LOG.info("the asynchronous form of `%s` does not compile: %s", kernel.artifact.name, now.wrong)
-        elif now is not None and at is not None:
-            found = timed(of, now, _rival(beside.triton, at), partial(beside.timed, at))
+        elif now is not None and typical_sizes is not None:
+            verdict = timed(form, now, _rival(beside.triton, typical_sizes), partial(beside.timed, typical_sizes))
         else:
-            found = now
-    return of.record if found is None else accepted.written(found)
+            verdict = now
+    return form.record if verdict is None else accepted.written(verdict)
 
 
-def is_decided(of: Asynchronous) -> bool:
+def is_decided(form: Asynchronous) -> bool:
     """True where the cache tells whether an asynchronous form runs."""
-    found = known(of)
-    return found is not None and list(found.faults) != [accepted.NOT_COMPARED]
+    verdict = known(form)
+    return verdict is not None and list(verdict.faults) != [accepted.NOT_COMPARED]
 
 
 def form_of(artifact: Artifact) -> Asynchronous:
@@ -82,28 +82,28 @@ def typical(kernel: Executable) -> dict[str, int] | None:
     """Sizes to time both forms at: those of `shapes`, else what a variant is for, else usual ones, which fill a GPU.
     None where not all are known."""
     e = kernel.artifact.explanation
-    said = {**(e.get(PREDICTION) or {}).get("sizes", {}), **e.get(AT, {}), **kernel.artifact.shapes}
+    named = {**(e.get(PREDICTION) or {}).get("sizes", {}), **e.get(AT, {}), **kernel.artifact.shapes}
     names = [s.name for s in kernel.loops.scalars if not is_float(s.dtype)]
-    at = {n: int(said[n]) for n in names} if said.keys() >= set(names) else None
-    return at and with_room(kernel.loops, at)
+    known = {n: int(named[n]) for n in names} if named.keys() >= set(names) else None
+    return known and with_room(kernel.loops, known)
 
 
-def _rival(triton: Artifact, at: Mapping[str, int]) -> str:
+def _rival(triton: Artifact, sizes: Mapping[str, int]) -> str:
     """What else times depend on: the Triton form, the sizes, and the GPU."""
     texts = [list(triton.modules[loads].texts) for loads in LOADS]
-    parts = [texts, triton.params, dict(at), device()]
+    parts = [texts, triton.params, dict(sizes), device()]
     return hashlib.sha256(json.dumps(parts).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def on_trial(artifact: Artifact, split: tuple[int, int]) -> Artifact:
     """The kernel by itself with a record with which its asynchronous form runs, to be looked at."""
-    of = form_of(artifact)
+    form = form_of(artifact)
     clean = Verdict(
-        key=accepted.key_of(of), shared_bytes=0, spill_bytes=0, local=0, local_inner=0, warnings=(), split=split,
+        key=accepted.key_of(form), shared_bytes=0, spill_bytes=0, local=0, local_inner=0, warnings=(), split=split,
         consumers=(split[0],), producers=(split[1],), findings=(), products=0, in_flight=0, exps=0, overlapped=0,
         protocol=accepted.CLEAN, compared=Compared(1, 0.0, 0.0),
     )  # fmt: skip
-    return replace(artifact, form=replace(of, record=accepted.written(clean))).alone()
+    return replace(artifact, form=replace(form, record=accepted.written(clean))).alone()
 
 
 def sizes(program: Program, chosen: Sequence[str] = ()) -> list[dict[str, int]]:
@@ -113,9 +113,9 @@ def sizes(program: Program, chosen: Sequence[str] = ()) -> list[dict[str, int]]:
     all_odd = {s.name: _allowed(s, LARGE if len(numbers) <= FEW else ODD) for s in numbers}
     alone = [{s.name: _allowed(s, LONG if s is one else SHORT) for s in numbers} for one in numbers]
     # What is read must be there: beside 515 batches, 33 numbers of them would be compared with what lies behind them.
-    every = [with_room(program, at) for at in (all_odd, *alone)]
+    every = [with_room(program, chosen_sizes) for chosen_sizes in (all_odd, *alone)]
     few = (dict.fromkeys(chosen, n) for n in PARTS if chosen)
-    return [*every, *({**at, **parts} for parts in few for at in every)]
+    return [*every, *({**chosen_sizes, **parts} for parts in few for chosen_sizes in every)]
 
 
 def _allowed(s: Scalar, value: int) -> int:

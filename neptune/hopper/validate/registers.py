@@ -83,15 +83,15 @@ def names(bits: int) -> str:
     >>> names(span(4, 4) | span(9, 1))
     'R4-R7, R9'
     """
-    found, at = [], 0
-    while bits >> at:
-        if bits >> at & 1:
-            first = at
-            while bits >> at & 1:
-                at += 1
-            found.append(f"R{first}" if at == first + 1 else f"R{first}-R{at - 1}")
-        at += 1
-    return ", ".join(found)
+    ranges, bit = [], 0
+    while bits >> bit:
+        if bits >> bit & 1:
+            first = bit
+            while bits >> bit & 1:
+                bit += 1
+            ranges.append(f"R{first}" if bit == first + 1 else f"R{first}-R{bit - 1}")
+        bit += 1
+    return ", ".join(ranges)
 
 
 def is_product(op: Instruction) -> bool:
@@ -128,9 +128,9 @@ def access(op: Instruction) -> Access | None:
         # Uniform instructions write registers of their own.
         results, sources = _results(operands[:1]) if base == "SYNCS" else 0, operands
     elif base in RESULT:
-        at = next((i for i, o in enumerate(operands) if not _PREDICATE.match(o)), len(operands))
-        results = _results(operands[at : at + 1], _width(base, parts))
-        sources = operands[at + 1 :]
+        first = next((i for i, o in enumerate(operands) if not _PREDICATE.match(o)), len(operands))
+        results = _results(operands[first : first + 1], _width(base, parts))
+        sources = operands[first + 1 :]
     else:
         return None
     return Access(_reads(base, parts, sources), results)
@@ -146,8 +146,8 @@ def _operands(text: str) -> list[str]:
 
 
 def _results(operands: Sequence[str], width: int = 1) -> int:
-    found = _DIGITS.match(operands[0]) if operands else None
-    return span(int(found[1]), width) if found else 0
+    register = _DIGITS.match(operands[0]) if operands else None
+    return span(int(register[1]), width) if register else 0
 
 
 def _width(base: str, parts: Sequence[str]) -> int:

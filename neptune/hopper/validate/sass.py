@@ -42,8 +42,8 @@ class Finding:
     what: str
 
     def __str__(self) -> str:
-        of = "" if self.product is None else f" of the product at {self.product:#06x}"
-        return f"{self.address:#06x} {self.instruction}: {self.what}{of}"
+        owner = "" if self.product is None else f" of the product at {self.product:#06x}"
+        return f"{self.address:#06x} {self.instruction}: {self.what}{owner}"
 
 
 @dataclass(frozen=True)
@@ -211,22 +211,22 @@ class _Owned:
         if op.opcode.startswith(("CALL", "USETMAXREG", *ENDS)) or (op.opcode.startswith("BRA") and op.target is None):
             ends = _ENDING.get(op.opcode.split(".")[0], "control goes where nothing says")
             return [Finding(op.address, str(op), next(self.members(flying))[0], f"{ends} before the wait")]
-        found = access(op)
-        if found is None:
+        touched = access(op)
+        if touched is None:
             return [Finding(op.address, str(op), None, "this instruction is not known, and a product is in flight")]
         left, accumulators = self.united(flying)
-        if not (found.writes & (left | accumulators) or found.reads & accumulators):
+        if not (touched.writes & (left | accumulators) or touched.reads & accumulators):
             return []
-        return [self._finding(op, address, p, found) for address, p in self.members(flying) if _touches(p, found)]
+        return [self._finding(op, address, p, touched) for address, p in self.members(flying) if _touches(p, touched)]
 
-    def _finding(self, op: Instruction, address: int, p: Product | None, found: Access) -> Finding:
+    def _finding(self, op: Instruction, address: int, p: Product | None, touched: Access) -> Finding:
         assert p is not None
-        if bits := found.writes & p.left:
+        if bits := touched.writes & p.left:
             what = f"writes {names(bits)}, the left operand"
-        elif bits := found.writes & p.accumulator:
+        elif bits := touched.writes & p.accumulator:
             what = f"writes {names(bits)}, the accumulator"
         else:
-            what = f"reads {names(found.reads & p.accumulator)}, the accumulator"
+            what = f"reads {names(touched.reads & p.accumulator)}, the accumulator"
         return Finding(op.address, str(op), address, f"{what}, before the wait for it,")
 
     def _by_product(self, op: Instruction, flying: int) -> list[Finding]:
@@ -243,8 +243,8 @@ class _Owned:
         return [Finding(op.address, str(op), None, what) for what in wrong]
 
 
-def _touches(p: Product | None, found: Access) -> bool:
-    return p is not None and bool(found.writes & (p.left | p.accumulator) or found.reads & p.accumulator)
+def _touches(p: Product | None, touched: Access) -> bool:
+    return p is not None and bool(touched.writes & (p.left | p.accumulator) or touched.reads & p.accumulator)
 
 
 def _inner(f: Function) -> list[int]:
@@ -263,21 +263,21 @@ def unfenced(f: Function) -> list[tuple[Instruction, str]]:
         return []
     writes = [_writes(op) for op in f.code]
     before = _written(f, writes)
-    found = []
+    late_products = []
     for block, written in enumerate(before):
         for i in f.block(block):
             op = f.code[i]
             own = product(op) if is_product(op) else None
             if own is not None and (late := written & (own.left | own.accumulator)):
-                found.append((op, names(late)))
+                late_products.append((op, names(late)))
             written = _behind(op, written, writes[i])
-    return found
+    return late_products
 
 
 def _writes(op: Instruction) -> int:
-    found = None if is_product(op) else access(op)
+    touched = None if is_product(op) else access(op)
     # What is not known is a fault of its own where a product is in flight (`disturbed`).
-    return 0 if found is None else found.writes
+    return 0 if touched is None else touched.writes
 
 
 def _behind(op: Instruction, written: int, writes: int) -> int:

@@ -51,10 +51,10 @@ def shelf(root: Path) -> Shelf:
     return Shelf(root, FOLDER, MAGIC, max_bytes=16 << 20, max_entries=8192)
 
 
-def known(of: Asynchronous) -> Verdict | None:
+def known(form: Asynchronous) -> Verdict | None:
     """The record of a form: its own, else that of the cache; None where there is none that can be believed."""
-    key, root = key_of(of), config.read().cache_dir
-    own = read(of.record)
+    key, root = key_of(form), config.read().cache_dir
+    own = read(form.record)
     if own is not None and own.key == key:
         return own
     kept = None if root is None else _kept(shelf(root), key)
@@ -62,7 +62,7 @@ def known(of: Asynchronous) -> Verdict | None:
 
 
 def judged(
-    of: Asynchronous,
+    form: Asynchronous,
     split: tuple[int, int],
     *,
     protocol: Callable[[], str] | None = None,
@@ -75,89 +75,89 @@ def judged(
     and None where nothing came of it, as with too little memory. While a CUDA graph is captured nothing is compiled or
     run: then it is what is known. TargetError where the form does not compile.
     """
-    found = known(of)
+    verdict = known(form)
     if capturing():
-        return found
-    before = found
-    if found is None or found.split != split:
-        ahead = _ahead.pop((key_of(of), split), None)
-        made = examined(of, split) if ahead is None else ahead.result()
-        if isinstance(made, TargetError):
-            return made
-        found = made
-    if found.protocol is None and protocol is not None:
-        found = replace(found, protocol=protocol())
-    if found.compared is None and compare is not None and found.faults == (NOT_COMPARED,):
-        found = _with(found, compared=compare())
+        return verdict
+    before = verdict
+    if verdict is None or verdict.split != split:
+        ahead = _ahead.pop((key_of(form), split), None)
+        answer = examined(form, split) if ahead is None else ahead.result()
+        if isinstance(answer, TargetError):
+            return answer
+        verdict = answer
+    if verdict.protocol is None and protocol is not None:
+        verdict = replace(verdict, protocol=protocol())
+    if verdict.compared is None and compare is not None and verdict.faults == (NOT_COMPARED,):
+        verdict = _with(verdict, compared=compare())
     root = config.read().cache_dir
-    if found != before and root is not None:
-        shelf(root).write(found.key, json.dumps(written(found)).encode())
-    faults = found.faults
-    LOG.info("%s %s", of.kernel.function, f"is not accepted: {', '.join(faults)}" if faults else "is accepted")
-    return found
+    if verdict != before and root is not None:
+        shelf(root).write(verdict.key, json.dumps(written(verdict)).encode())
+    faults = verdict.faults
+    LOG.info("%s %s", form.kernel.function, f"is not accepted: {', '.join(faults)}" if faults else "is accepted")
+    return verdict
 
 
-def timed(of: Asynchronous, found: Verdict, rival: str, measure: Callable[[], Timed | str | None]) -> Verdict:
+def timed(form: Asynchronous, verdict: Verdict, rival: str, measure: Callable[[], Timed | str | None]) -> Verdict:
     """A verdict with the times of both forms, where nothing else is wrong with the form.
 
     `rival` is a digest of what the times depend on beside the form; they are kept by both. `measure` is as `compare` of
     `judged`, and not called while a CUDA graph is captured.
     """
-    if found.wrong:
-        return found
+    if verdict.wrong:
+        return verdict
     root = config.read().cache_dir
-    key = hashlib.sha256(f"{key_of(of)} {rival}".encode()).hexdigest()
+    key = hashlib.sha256(f"{key_of(form)} {rival}".encode()).hexdigest()
     kept = None if root is None else _times(shelf(root), key)
     if kept is not None or capturing():
-        return replace(found, timed=kept)
-    made = _with(found, timed=measure())
-    if root is not None and made.timed is not None:
-        shelf(root).write(key, json.dumps(asdict(made.timed)).encode())
-    elif root is not None and made.ended:
-        shelf(root).write(made.key, json.dumps(written(made)).encode())
-    LOG.info("%s %s", of.kernel.function, ", ".join(made.faults) or f"is timed: {made.timed}")
-    return made
+        return replace(verdict, timed=kept)
+    measured = _with(verdict, timed=measure())
+    if root is not None and measured.timed is not None:
+        shelf(root).write(key, json.dumps(asdict(measured.timed)).encode())
+    elif root is not None and measured.ended:
+        shelf(root).write(measured.key, json.dumps(written(measured)).encode())
+    LOG.info("%s %s", form.kernel.function, ", ".join(measured.faults) or f"is timed: {measured.timed}")
+    return measured
 
 
-def _with(found: Verdict, **came: Compared | Timed | str | None) -> Verdict:
+def _with(verdict: Verdict, **outcome: Compared | Timed | str | None) -> Verdict:
     """A verdict with what came of running the form: a result, or how its process ended."""
-    ((name, what),) = came.items()
-    return replace(found, ended=what) if isinstance(what, str) else replace(found, **{name: what})  # type: ignore[arg-type]
+    ((name, what),) = outcome.items()
+    return replace(verdict, ended=what) if isinstance(what, str) else replace(verdict, **{name: what})  # type: ignore[arg-type]
 
 
-def begun(of: Asynchronous, split: tuple[int, int]) -> None:
+def begun(form: Asynchronous, split: tuple[int, int]) -> None:
     """Have a form compiled beside what this thread does, if nothing is known of it: `judged` waits for what comes."""
-    if capturing() or known(of) is not None:
+    if capturing() or known(form) is not None:
         return
-    made: Future[Verdict | TargetError] = Future()
+    compiled: Future[Verdict | TargetError] = Future()
 
     def compile_it() -> None:
         try:
-            made.set_result(examined(of, split))
+            compiled.set_result(examined(form, split))
         except BaseException as error:
-            made.set_exception(error)
+            compiled.set_exception(error)
 
     # What nobody has asked for by now was of a form that was refused.
     _ahead.clear()
-    _ahead[key_of(of), split] = made
+    _ahead[key_of(form), split] = compiled
     threading.Thread(target=compile_it, daemon=True).start()
 
 
-def examined(of: Asynchronous, split: tuple[int, int]) -> Verdict | TargetError:
+def examined(form: Asynchronous, split: tuple[int, int]) -> Verdict | TargetError:
     """What compiling alone tells of each of its kernels; why not, where one does not compile."""
-    found: list[Figures] = []
-    for x in kernels_of(of, split):
-        built = gluon_or_why(of.text, x.kernel, numbers(x.levers))
+    every: list[Figures] = []
+    for x in kernels_of(form, split):
+        built = gluon_or_why(form.text, x.kernel, numbers(x.levers))
         if isinstance(built, TargetError):
             return built
-        found.append(figures(built, x.registers))
-    own, *others = found
-    return Verdict(**asdict(own), key=key_of(of), others=tuple(others))
+        every.append(figures(built, x.registers))
+    own, *others = every
+    return Verdict(**asdict(own), key=key_of(form), others=tuple(others))
 
 
-def kernels_of(of: Asynchronous, split: tuple[int, int]) -> tuple[Roles, ...]:
+def kernels_of(form: Asynchronous, split: tuple[int, int]) -> tuple[Roles, ...]:
     """All asynchronous kernels of a form, whose first has this split of registers."""
-    return (Roles(of.kernel, of.levers, split), *of.others)
+    return (Roles(form.kernel, form.levers, split), *form.others)
 
 
 def numbers(levers: Mapping[str, int | str]) -> dict[str, int]:
@@ -172,21 +172,21 @@ def verdict(key: str, built: Built, split: tuple[int, int]) -> Verdict:
 
 def figures(built: Built, split: tuple[int, int]) -> Figures:
     """What is found in the code of one kernel."""
-    found = built.lint
+    lint = built.lint
     return Figures(
         shared_bytes=built.shared_bytes,
         spill_bytes=built.spill_bytes,
-        local=found.local,
-        local_inner=found.local_inner,
+        local=lint.local,
+        local_inner=lint.local_inner,
         warnings=built.warnings,
         split=split,
-        consumers=found.consumers,
-        producers=found.producers,
-        findings=tuple(map(str, found.findings[:10])),
-        products=found.products,
-        in_flight=found.in_flight,
-        exps=found.exps,
-        overlapped=found.overlapped,
+        consumers=lint.consumers,
+        producers=lint.producers,
+        findings=tuple(map(str, lint.findings[:10])),
+        products=lint.products,
+        in_flight=lint.in_flight,
+        exps=lint.exps,
+        overlapped=lint.overlapped,
     )
 
 
@@ -201,11 +201,11 @@ def _times(records: Shelf, key: str) -> Timed | None:
 def _read(records: Shelf, key: str, understood: Callable[[Any], Found | None]) -> Found | None:
     body = records.read(key)
     try:
-        found = None if body is None else understood(private.understood(body))
+        record = None if body is None else understood(private.understood(body))
     except ValueError:
-        found = None
-    if body is not None and found is None:
+        record = None
+    if body is not None and record is None:
         records.ignored(key)
     elif body is not None:
         records.used(key)
-    return found
+    return record

@@ -49,14 +49,14 @@ def compared(
     The error is infinite where an element is not written, is NaN in one form alone, or changes between launches.
     """
     worst, draws = 0.0, 0
-    for at in sizes:
+    for given in sizes:
         for seed in range(DRAWS):
-            args = drawn(program, at, device, seed)
-            wanted = _results(plain, program, args, at, device)
-            first = _results(asynchronous, program, args, at, device)
+            args = drawn(program, given, device, seed)
+            wanted = _results(plain, program, args, given, device)
+            first = _results(asynchronous, program, args, given, device)
             worst = max(worst, *(_error(a, b) for a, b in zip(first, wanted, strict=True)))
             for _ in range(REPEATS - 1):
-                again = _results(asynchronous, program, args, at, device)
+                again = _results(asynchronous, program, args, given, device)
                 if not all(map(_same, first, again)):
                     worst = math.inf
             draws += 1
@@ -69,9 +69,11 @@ def limit(program: Program) -> float:
     return ROUNDINGS * max((float(torch.finfo(getattr(torch, d)).eps) for d in floats), default=0.0)
 
 
-def _results(run: Run, program: Program, args: Sequence[Any], at: Mapping[str, Any], device: str) -> list[torch.Tensor]:
-    outputs = poisoned(program, at, device)
-    run(args, outputs, at)
+def _results(
+    run: Run, program: Program, args: Sequence[Any], sizes: Mapping[str, Any], device: str
+) -> list[torch.Tensor]:
+    outputs = poisoned(program, sizes, device)
+    run(args, outputs, sizes)
     return outputs
 
 
@@ -101,14 +103,14 @@ ROUNDS, CALLS = 9, 3
 
 def rounds(calls: Sequence[Call], sampled: Callable[[Call], Sequence[float]]) -> list[Quartiles]:
     """Quartiles over rounds in which calls take turns, each round in the other order than the one before."""
-    found: list[list[float]] = [[] for _ in calls]
+    figures: list[list[float]] = [[] for _ in calls]
     order = list(range(len(calls)))
     for _ in range(ROUNDS):
         for k in order:
-            found[k].append(median(sampled(calls[k])))
+            figures[k].append(median(sampled(calls[k])))
         order.reverse()
-    made = [quantiles(us, n=4, method="inclusive") for us in found]
-    return [(lower, middle, upper) for lower, middle, upper in made]
+    ranges = [quantiles(us, n=4, method="inclusive") for us in figures]
+    return [(lower, middle, upper) for lower, middle, upper in ranges]
 
 
 class Session:
@@ -127,9 +129,9 @@ class Session:
         except (torch.OutOfMemoryError, MemoryError) as error:
             return {"failed": "memory", "why": first_line(error)}, b""
         except Exception as error:
-            said = first_line(error)
-            kind = "memory" if "out of memory" in said else "device" if "CUDA" in said else "error"
-            return {"failed": kind, "why": said}, b""
+            why = first_line(error)
+            kind = "memory" if "out of memory" in why else "device" if "CUDA" in why else "error"
+            return {"failed": kind, "why": why}, b""
 
     def _answer(self, header: Json) -> Json:
         if header["do"] == "ready":
@@ -151,22 +153,22 @@ class Session:
         return self._forms
 
 
-def _timed(asynchronous: Executable, plain: Executable, at: Mapping[str, int]) -> Json:
+def _timed(asynchronous: Executable, plain: Executable, sizes: Mapping[str, int]) -> Json:
     device, timer = plain.target.device, GpuCalls()
-    args = drawn(plain.loops, at, device)
+    args = drawn(plain.loops, sizes, device)
     calls = []
     for form in (asynchronous, plain):
-        run, out = _run(form), poisoned(plain.loops, at, device)
-        calls.append(captured(lambda run=run, out=out: run(args, out, at)))  # type: ignore[misc]
-    made = rounds(calls, lambda call: timer.samples(call, CALLS, CALLS))
-    return dict(zip(FORMS, map(list, made), strict=True))
+        run, out = _run(form), poisoned(plain.loops, sizes, device)
+        calls.append(captured(lambda run=run, out=out: run(args, out, sizes)))  # type: ignore[misc]
+    ranges = rounds(calls, lambda call: timer.samples(call, CALLS, CALLS))
+    return dict(zip(FORMS, map(list, ranges), strict=True))
 
 
 def _run(form: Executable) -> Run:
     chosen = form.artifact.chosen
 
-    def run(args: Sequence[Any], outputs: Sequence[torch.Tensor], at: Mapping[str, Any]) -> None:
-        given = {n: at[n] for n in chosen if n in at}
+    def run(args: Sequence[Any], outputs: Sequence[torch.Tensor], sizes: Mapping[str, Any]) -> None:
+        given = {n: sizes[n] for n in chosen if n in sizes}
         form.call(tuple(args), tuple(outputs) if len(outputs) > 1 else outputs[0], None, given or None)
 
     return run

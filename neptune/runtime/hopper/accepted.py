@@ -1,10 +1,10 @@
 """The verdict on what an asynchronous form compiled to: a record that a launch believes, or does not.
 
 What compiles is not yet right (docs/design/forms.md, "The asynchronous form"), so that a form runs where a record says
-that its machine code was looked at and its numbers were compared. The record is plain data: it lies in the cache, and
-in saved kernels, and is made by `neptune.hopper.validate.verdicts`. It is believed for the very text, constants, GPU and compiler
-that it was made of, which its key is a digest of; a record that is torn, foreign or of something else is none. The
-figures decide: no field says "accepted".
+that its machine code was looked at and its numbers were compared. The record is plain data, in the cache and in saved
+kernels, and is made by `neptune.hopper.validate.verdicts`. It is believed for the very text, constants, GPU and
+compiler that it was made of, which its key is a digest of; a record that is torn, foreign or of something else is none.
+The figures decide: no field says "accepted".
 """
 
 from __future__ import annotations

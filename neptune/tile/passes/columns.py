@@ -64,18 +64,18 @@ class Limits:
 def limits(pred: TExpr) -> Limits | None:
     """The columns of a condition as `in_columns` leaves them; None where it asks nothing of columns, or of several."""
     axis = pred.dims[-1]
-    found: dict[str, tuple[TExpr, TExpr]] = {}
+    sides: dict[str, tuple[TExpr, TExpr]] = {}
     others: list[TExpr] = []
     for part in conjuncts(pred):
         match bare(part):
-            case Op("le" | "ge" as name, (a, b), _) if (column := _column(a, axis)) is not None and name not in found:
-                found[name] = column, bare(b)
+            case Op("le" | "ge" as name, (a, b), _) if (column := _column(a, axis)) is not None and name not in sides:
+                sides[name] = column, bare(b)
             case _:
                 others.append(part)
-    if len({column for column, _ in found.values()}) != 1:
+    if len({column for column, _ in sides.values()}) != 1:
         return None
-    (column, _), *_ = found.values()
-    first, last = (found[name][1] if name in found else None for name in ("ge", "le"))
+    (column, _), *_ = sides.values()
+    first, last = (sides[name][1] if name in sides else None for name in ("ge", "le"))
     return Limits(column, first, last, tuple(others))
 
 
@@ -89,7 +89,7 @@ def _stored(body: Block) -> frozenset[Poly]:
     """What is not negative for every row that leaves the kernel, as `size - 1 - row`; nothing where rows are folded,
     as the others may be seen there."""
     every = list(walk_stmts(body))
-    found = [
+    rooms = [
         frozenset(p for c in conjuncts(s.mask) if (p := _room(c)) is not None)
         for s in every
         if isinstance(s, StoreTile)
@@ -97,7 +97,7 @@ def _stored(body: Block) -> frozenset[Poly]:
     rows = {s.dims[0] for s in every if isinstance(s, StoreTile) and s.dims}
     parts = [x for s in every for e in stmt_exprs(s) for x in walk(e)]
     folded = {x.axis for x in parts if isinstance(x, Reduce)} | {x.a.dims[-1] for x in parts if isinstance(x, Dot)}
-    return frozenset[Poly]() if not found or rows & folded else found[0].intersection(*found[1:])
+    return frozenset[Poly]() if not rooms or rows & folded else rooms[0].intersection(*rooms[1:])
 
 
 def _room(pred: TExpr) -> Poly | None:
@@ -140,8 +140,8 @@ class _Columns:
         if not isinstance(e, Select) or len(e.parts[0].dims) != 2:
             return None
         pred, *values = e.parts
-        made = self._pred(pred)
-        return None if made is None else e.with_parts((made, *map(self.rewritten, values)))
+        compared = self._pred(pred)
+        return None if compared is None else e.with_parts((compared, *map(self.rewritten, values)))
 
     def _pred(self, pred: TExpr) -> TExpr | None:
         """A condition of rows and columns with one comparison for each side; None where it has none of columns."""
@@ -155,8 +155,8 @@ class _Columns:
                 sides.setdefault((bound.column, bound.lower), []).append(bound)
         if not sides:
             return None
-        made = [_compared(self._all_of(of), axis) for of in sides.values()]
-        return reduce(lambda a, b: Op("and", (a, b), "bool"), [*made, *others])
+        comparisons = [_compared(self._all_of(bounds), axis) for bounds in sides.values()]
+        return reduce(lambda a, b: Op("and", (a, b), "bool"), [*comparisons, *others])
 
     def _all_of(self, bounds: list[_Bound]) -> _Bound:
         """The bound that says all of some, without those that others imply."""
@@ -225,11 +225,11 @@ class _Columns:
 
 def _column(e: TExpr, axis: str) -> TExpr | None:
     """The numbers of columns of a tile; None for what is something else."""
-    match found := bare(e):
+    match plain := bare(e):
         case Iota(name) if name == axis:
-            return found
+            return plain
         case Op("add", (Scalar(), Iota(name)), _) | Op("add", (Iota(name), Scalar()), _) if name == axis:
-            return found
+            return plain
     return None
 
 

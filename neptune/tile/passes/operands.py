@@ -45,9 +45,9 @@ def accumulated(s: TStmt) -> Dot | None:
 
 def sums_of(body: Block, staged: Collection[str]) -> set[str]:
     """The locals that a loop's body does nothing with but to add products of staged tiles to them."""
-    found = {s.name for s in body if isinstance(s, Assign) and _of_tiles(accumulated(s), staged)}
+    sums = {s.name for s in body if isinstance(s, Assign) and _of_tiles(accumulated(s), staged)}
     other = {n for s in body if not _of_tiles(accumulated(s), staged) for n in (*assigns(s), *reads(s))}
-    return found - other
+    return sums - other
 
 
 def _of_tiles(dot: Dot | None, staged: Collection[str]) -> bool:
@@ -61,11 +61,11 @@ def operands(kernel: TileKernel) -> TileKernel:
     # One name for one statement's operand, in whichever loop it stands: what is late reads that of another one.
     chosen: dict[tuple[str, str], str] = {}
 
-    def name(of: str, what: str) -> str:
-        if (of, what) not in chosen:
-            chosen[of, what] = free_name(f"{of}_{what}", taken)
-            taken.add(chosen[of, what])
-        return chosen[of, what]
+    def name(stem: str, what: str) -> str:
+        if (stem, what) not in chosen:
+            chosen[stem, what] = free_name(f"{stem}_{what}", taken)
+            taken.add(chosen[stem, what])
+        return chosen[stem, what]
 
     def apart(s: TStmt) -> Block:
         if isinstance(s, Loop | Branch):
@@ -74,22 +74,22 @@ def operands(kernel: TileKernel) -> TileKernel:
         if inner is None:
             return (s,)
         dot = multiplied(s)
-        of = s.name if isinstance(s, Assign) else s.buffer
+        stem = s.name if isinstance(s, Assign) else s.buffer
         if dot is None:
-            made = Local(name(of, "product"), inner.dims, inner.dtype)
+            named = Local(name(stem, "product"), inner.dims, inner.dtype)
             if inner.acc is not None:
                 return (s,)
             return (
-                *apart(Assign(made.name, inner, made.name)),
-                *apart(map_stmt(s, lambda e: _swapped(e, inner, made))),
+                *apart(Assign(named.name, inner, named.name)),
+                *apart(map_stmt(s, lambda e: _swapped(e, inner, named))),
             )
         if dot.a.dtype in FLOAT8 and s.value != replace(dot, acc=None):
-            made = Local(name(of, "product"), dot.dims, dot.dtype)
-            added: TExpr = Op("add", (Local(of, dot.dims, dot.dtype), made), dot.dtype)
-            return (*apart(Assign(made.name, replace(dot, acc=None), made.name)), map_stmt(s, lambda _: added))
+            named = Local(name(stem, "product"), dot.dims, dot.dtype)
+            added: TExpr = Op("add", (Local(stem, dot.dims, dot.dtype), named), dot.dtype)
+            return (*apart(Assign(named.name, replace(dot, acc=None), named.name)), map_stmt(s, lambda _: added))
         if isinstance(bare(dot.a), Local):
             return (s,)
-        left = Local(name(of, "left"), dot.a.dims, dot.a.dtype)
+        left = Local(name(stem, "left"), dot.a.dims, dot.a.dtype)
         return (
             Assign(left.name, dot.a, left.name),
             map_stmt(s, lambda e: _swapped(e, dot, replace(dot, a=left))),

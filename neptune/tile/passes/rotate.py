@@ -48,19 +48,19 @@ def turned(body: Block, staged: frozenset[str]) -> Turned | str:
     """A body with its late products apart, or why they may not be late; "" where it has none."""
     if not all(isinstance(s, Assign) for s in body):
         return "there is a loop inside of it" if _consumes(body, staged) else ""
-    made: set[str] = set()
+    assigned: set[str] = set()
     late: list[Assign] = []
     leading: list[int] = []
     for k, s in enumerate(body):
         assert isinstance(s, Assign)
         dot = accumulated(s)
-        if dot is not None and leading and (read_by(dot.a) - staged) & made:
+        if dot is not None and leading and (read_by(dot.a) - staged) & assigned:
             late.append(s)
         elif multiplied(s) is not None:
             if late:
                 return f"`{s.name}` multiplies behind `{late[0].name}`"
             leading.append(k)
-        made.add(s.name)
+        assigned.add(s.name)
     if not late:
         return ""
     return _parts(body, late, leading[-1] + 1, staged)
@@ -68,8 +68,8 @@ def turned(body: Block, staged: frozenset[str]) -> Turned | str:
 
 def _consumes(body: Block, staged: frozenset[str]) -> bool:
     """True if a sum of products reads what the body computes."""
-    made = {n for s in body for n in assigns(s)} - staged
-    return any(read_by(d.a) & made for s in walk_stmts(body) if (d := accumulated(s)) is not None)
+    computed = {n for s in body for n in assigns(s)} - staged
+    return any(read_by(d.a) & computed for s in walk_stmts(body) if (d := accumulated(s)) is not None)
 
 
 def _parts(body: Block, late: list[Assign], split: int, staged: frozenset[str]) -> Turned | str:
@@ -114,12 +114,12 @@ def any_order(body: Block, escaping: Collection[str]) -> str | None:
     """Why the iterations of a body may not come in another order; None where every local that it carries, or that is
     read behind the loop (`escaping`), is a fold by a commutative reducer, perhaps rescaled. That the rescalings compose
     is for the exact check of the whole."""
-    made: set[str] = set()
+    assigned: set[str] = set()
     kept: set[str] = set(escaping)
     for s in body:
         assert isinstance(s, Assign)
-        kept |= read_by(s.value) - made
-        made.add(s.name)
+        kept |= read_by(s.value) - assigned
+        assigned.add(s.name)
     for s in body:
         if isinstance(s, Assign) and s.name in kept and not _folds(s.name, s.value):
             return f"`{s.name}` is no sum, maximum or minimum that may be taken in any order"

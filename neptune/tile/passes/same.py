@@ -73,11 +73,11 @@ class Numbering:
                 # Axes have names: the same values, in another order of dims.
                 return self.value(arg, known)
             case Reduce("max" | "min" as reducer, axis, arg):
-                factors, of = self._scaled(self.value(arg, known))
-                return self._times(self._number(("Reduce", (reducer, axis), of)), factors)
+                factors, scaled = self._scaled(self.value(arg, known))
+                return self._times(self._number(("Reduce", (reducer, axis), scaled)), factors)
             case Op("mul", (a, Scalar(c)), _) if (own := _factors(c)) is not None:
-                factors, of = self._scaled(self.value(a, known))
-                return self._times(of, (*factors, *own))
+                factors, scaled = self._scaled(self.value(a, known))
+                return self._times(scaled, (*factors, *own))
         return self._number((type(e).__name__, _own(e), *(self.value(x, known) for x in e.parts)))
 
     def _scaled(self, number: int) -> tuple[tuple[Expr, ...], int]:
@@ -87,14 +87,14 @@ class Numbering:
                 return factors, of
         return (), number
 
-    def _times(self, of: int, factors: tuple[Expr, ...]) -> int:
-        return self._number(_Scaled(of, tuple(sorted(factors, key=repr)))) if factors else of
+    def _times(self, scaled: int, factors: tuple[Expr, ...]) -> int:
+        return self._number(_Scaled(scaled, tuple(sorted(factors, key=repr)))) if factors else scaled
 
     def _conjuncts(self, mask: TExpr | None, known: dict[str, int]) -> frozenset[int]:
         """The numbers of the conditions of a mask that count."""
-        found = {self.value(c, known): c for c in _parts(mask)}
-        self.masks |= found.keys()
-        return frozenset(n for n, c in found.items() if self.kept is None or n in self.kept or not _of_places(c))
+        numbers = {self.value(c, known): c for c in _parts(mask)}
+        self.masks |= numbers.keys()
+        return frozenset(n for n, c in numbers.items() if self.kept is None or n in self.kept or not _of_places(c))
 
     def _number(self, key: Hashable) -> int:
         if key not in self.numbers:

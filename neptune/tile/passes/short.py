@@ -46,8 +46,8 @@ def shortened(kernel: TileKernel, stages: Collection[str]) -> TileKernel:
 
 def taken_in(kernel: TileKernel) -> list[str]:
     """The stages that take the instruction."""
-    found = [s for s in walk_stmts(kernel.body) if isinstance(s, Assign | StoreTile)]
-    return list(dict.fromkeys(s.stage for s in found if any(_is_taken(x) for e in stmt_exprs(s) for x in walk(e))))
+    candidates = [s for s in walk_stmts(kernel.body) if isinstance(s, Assign | StoreTile)]
+    return list(dict.fromkeys(s.stage for s in candidates if any(_is_taken(x) for e in stmt_exprs(s) for x in walk(e))))
 
 
 def _is_taken(e: TExpr) -> bool:
@@ -77,8 +77,12 @@ def _with_instructions(e: TExpr, known: Mapping[str, TExpr]) -> TExpr:
     def instruction(x: TExpr) -> TExpr | None:
         match x:
             case Op("sub", (one, Op("mul", (Op("mul", (r, same), _), two), _)), _) if r == same:
-                of = known.get(r.name) if isinstance(r, Local) else _argument(r)
-                return Op(INSTRUCTION, (of,), x.dtype) if of is not None and _is(one, 1.0) and _is(two, 2.0) else None
+                argument = known.get(r.name) if isinstance(r, Local) else _argument(r)
+                return (
+                    Op(INSTRUCTION, (argument,), x.dtype)
+                    if argument is not None and _is(one, 1.0) and _is(two, 2.0)
+                    else None
+                )
         return None
 
     return rewrite(e, instruction)
