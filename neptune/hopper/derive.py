@@ -16,11 +16,10 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import Any
 
 from neptune.errors import InternalError, Unsupported, of_kernel
-from neptune.forms import Wanted
+from neptune.forms import Source, Wanted
 from neptune.hopper.bodies.walk import walk, walked_of
 from neptune.hopper.bodies.walked import Walked
 from neptune.hopper.choice.memory import counts_of
@@ -48,7 +47,6 @@ from neptune.tune.parts import with_grids
 TRIED = 4
 """Forms of a kernel that are compiled before none is found to do."""
 LOG = logging.getLogger("neptune.codegen")
-NOTHING: Mapping[str, Unsupported] = MappingProxyType({})
 FREE = Wanted()
 Differs = Callable[[TileProgram], "str | None"]
 
@@ -85,17 +83,13 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Derived:
-    """One form of a program: its kernels of this form, its text, and what the check of its protocol came to. `left`
-    says of the other kernels why they stay on tiles, `times` what is predicted of these in both forms, `chosen` is how
-    launches choose numbers of parts."""
+class Draft:
+    """One form of a program that is not checked yet: its kernels of this form, its text, and how launches choose
+    numbers of parts (`chosen`)."""
 
     parts: tuple[Part, ...]
-    left: Mapping[str, str]
     text: GluonText
-    protocol: Report
     chosen: tuple[Parts, ...] = ()
-    times: Mapping[str, Mapping[str, float] | None] = field(default_factory=dict)
 
     @property
     def kernel(self) -> AsyncKernel:
@@ -109,29 +103,6 @@ class Derived:
 
     def plain(self) -> Asynchronous:
         """What a kernel keeps of it; the verdict is for `neptune.hopper.validate.verdicts`."""
-        return Draft(self.parts, self.text, self.chosen).plain()
-
-    def said(self) -> dict[str, Any]:
-        """What explain() says of it."""
-        return {
-            "architecture": TARGET,
-            "aligned": list(self.text.aligned),
-            "kernels": [{**p.said(), "predicted": self.times.get(p.kernel.name)} for p in self.parts],
-            "triton": [{"name": name, "why": why} for name, why in self.left.items()],
-            "protocol": {"programs": self.protocol.programs, "actions": self.protocol.actions},
-        }
-
-
-@dataclass(frozen=True)
-class Draft:
-    """A form that is not checked yet."""
-
-    parts: tuple[Part, ...]
-    text: GluonText
-    chosen: tuple[Parts, ...] = ()
-
-    def plain(self) -> Asynchronous:
-        """As `Derived.plain`."""
         kinds = zip(self.text.kernels, self.parts, strict=True)
         first, *others = (Roles(k, p.levers, p.kernel.levers.registers) for k, p in kinds)
         return Asynchronous(
@@ -147,6 +118,26 @@ class Draft:
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Derived(Draft):
+    """A form with what the check of its protocol came to. `left` says of the other kernels why they stay on tiles,
+    `times` what is predicted of its own in both forms."""
+
+    protocol: Report
+    left: Mapping[str, str] = field(default_factory=dict)
+    times: Mapping[str, Mapping[str, float] | None] = field(default_factory=dict)
+
+    def said(self) -> dict[str, Any]:
+        """What explain() says of it."""
+        return {
+            "architecture": TARGET,
+            "aligned": list(self.text.aligned),
+            "kernels": [{**p.said(), "predicted": self.times.get(p.kernel.name)} for p in self.parts],
+            "triton": [{"name": name, "why": why} for name, why in self.left.items()],
+            "protocol": {"programs": self.protocol.programs, "actions": self.protocol.actions},
+        }
+
+
 def _carried(kernel: AsyncKernel) -> list[str]:
     """The sums to which products are in flight from one iteration to the next."""
     waits = [s for s in walk_async(kernel.consumer) if isinstance(s, Finish)]
@@ -155,64 +146,62 @@ def _carried(kernel: AsyncKernel) -> list[str]:
 
 
 def derived(
-    program: TileProgram,
-    header: str,
-    shapes: Mapping[str, int],
-    differs: Differs,
+    source: Source,
+    wanted: Wanted = FREE,
     broken: Callable[[Derived], Mapping[str, str]] = lambda _: {},
     begin: Callable[[Draft], None] = lambda _: None,
-    wanted: Wanted = FREE,
 ) -> Derived | Unsupported:
     """The asynchronous form for sm_90: of each kernel that has one, of the first levers that fit.
 
-    `shapes` are typical sizes, `wanted` what else a caller says of the form, `differs` says how a tile program differs
-    from the expression (None: it does not).
     `broken` names the kernels of a form that compile to what will not do, with the reason: of these the next levers are
     tried, a few, before they stay on tiles; where none is left, the first form is the result. `begin` sees the first
     form before anything of it is checked: it may be compiled beside the checks. Unsupported with the reason of each
     kernel where there is no such form.
     """
-    checked = program
-    short = {t.stage for t in wanted.short}
-    walks, tried, left = _first(program, shapes, wanted)
-    drafts: dict[tuple[str, ...], Draft] = {}
-    draft = _drafted(program, {n: levers[0] for n, levers in tried.items()}, header, short) if tried else None
+    program, header, short = source.tiles, source.header, {t.stage for t in wanted.short}
+    walks, tried, left = _first(program, source.shapes, wanted)
+    draft = _drafted(program, {n: order[0] for n, order in tried.items()}, header, short) if tried else None
     # What is wrong with it is said below, where each step has its turn.
     if isinstance(draft, Draft):
-        drafts[tuple(tried)] = draft
         begin(draft)
-    for name, first in walks.items():
-        replaced = with_walk(checked, first, differs)
-        if isinstance(replaced, Unsupported):
-            del tried[name]
-            left[name] = replaced
-        else:
-            checked = replaced
-    tries = dict.fromkeys(tried, 0)
+    refused = _other_functions(program, walks, source.differs)
+    left |= refused
+    tried = {n: order for n, order in tried.items() if n not in refused}
+    first = draft if isinstance(draft, Draft) and not refused else None
     best: Derived | None = None
-    while tries:
-        draft = None if any(tries.values()) else drafts.get(tuple(tries))
-        form = form_of(program, {n: tried[n][k] for n, k in tries.items()}, header, left, draft, short)
+    while tried:
+        form = form_of(program, {n: order[0] for n, order in tried.items()}, header, first, short)
+        first = None
         if isinstance(form, Unsupported):
             left[form.kernel] = form
-            del tries[form.kernel]
+            del tried[form.kernel]
             continue
         times = {p.kernel.name: times_of(wanted, program, p.walked, p.kernel.levers) for p in form.parts}
-        form = replace(form, times=times)
+        form = replace(form, times=times, left={name: refusal.why for name, refusal in left.items()})
         best = best or form
-        bad = {n: why for n, why in broken(form).items() if n in tries}
+        bad = {n: why for n, why in broken(form).items() if n in tried}
         if not bad:
             return form
-        tries = {n: k + (n in bad) for n, k in tries.items()}
-        for name in [n for n, k in tries.items() if k == len(tried[n])]:
-            left[name] = Unsupported(f"what it compiles to is refused: {bad[name]}")
-            del tries[name]
+        left |= {n: Unsupported(f"what it compiles to is refused: {why}") for n, why in bad.items() if not tried[n][1:]}
+        tried = {n: order[n in bad :] for n, order in tried.items() if n not in bad or order[1:]}
     return best or _none(left)
 
 
-def unsupported(program: TileProgram, shapes: Mapping[str, int], wanted: Wanted) -> Unsupported | None:
+def _other_functions(program: TileProgram, walks: Mapping[str, Walked], differs: Differs) -> dict[str, Unsupported]:
+    """The kernels whose walk computes another function than the expression, each beside the walks before it."""
+    refused: dict[str, Unsupported] = {}
+    for name, walked in walks.items():
+        replaced = with_walk(program, walked, differs)
+        if isinstance(replaced, Unsupported):
+            refused[name] = replaced
+        else:
+            program = replaced
+    return refused
+
+
+def unsupported(source: Source, wanted: Wanted) -> Unsupported | None:
     """Why no kernel of a program has the form, before one is made; None where one may have it."""
-    _, tried, left = _first(program, shapes, wanted)
+    _, tried, left = _first(source.tiles, source.shapes, wanted)
     return None if tried else _none(left)
 
 
@@ -262,11 +251,11 @@ def _tied(program: TileProgram, kernel: TileKernel, own: Iterable[str]) -> Unsup
     sizes = {n for b in program.temporaries for d in b.shape for n in variables(d)}
     if tied := sorted(sizes & set(own)):
         return Unsupported(f"temporaries are as large as its tiles, by {tied[0]}", kernel.name)
-    floats = {b.name for b in program.temporaries if not is_float(b.dtype)}
+    integers = {b.name for b in program.temporaries if not is_float(b.dtype)}
     for s in walk_stmts(kernel.body):
         for e in stmt_exprs(s):
             for x in nodes(e):
-                if isinstance(x, LoadTile) and x.buffer in floats and not x.dims:
+                if isinstance(x, LoadTile) and x.buffer in integers and not x.dims:
                     # The check of the protocol runs this kernel alone.
                     return Unsupported(f"numbers that another kernel leaves in {x.buffer} steer it", kernel.name)
     return None
@@ -276,7 +265,6 @@ def form_of(
     program: TileProgram,
     levers: Mapping[str, Levers],
     header: str = "",
-    left: Mapping[str, Unsupported] = NOTHING,
     draft: Draft | None = None,
     short: Collection[str] = (),
 ) -> Derived | Unsupported:
@@ -289,9 +277,9 @@ def form_of(
         raise drafted
     if isinstance(drafted, Unsupported):
         return drafted
-    parts, text, kernels = drafted.parts, drafted.text, [p.kernel for p in drafted.parts]
+    kernels = [p.kernel for p in drafted.parts]
     # Each kernel by launches of its own, of which other kernels do nothing.
-    reports = [check(text.text, trials(program, k, alone=len(program.kernels) > 1)) for k in kernels]
+    reports = [check(drafted.text.text, trials(program, k, alone=len(program.kernels) > 1)) for k in kernels]
     for k, report in zip(kernels, reports, strict=True):
         if report.unread:
             why = f"what its roles do is not known before they run: {report.unread}"
@@ -300,8 +288,7 @@ def form_of(
             raise InternalError(f"the roles of `{k.name}` do not keep in step\n{report}")
         LOG.info("asynchronous form of `%s`: %s", k.name, report)
     LOG.info("asynchronous form of `%s`: %.0f ms", program.name, 1e3 * (time.perf_counter() - start))
-    stay = {name: refusal.why for name, refusal in left.items()}
-    return Derived(parts, stay, text, together(reports), drafted.chosen)
+    return Derived(drafted.parts, drafted.text, drafted.chosen, protocol=together(reports))
 
 
 def _drafted(

@@ -37,13 +37,13 @@ class Hopper:
     def fits(self, of: Source, choice: Wanted) -> Unsupported | None:
         from neptune.hopper.derive import unsupported
 
-        return unsupported(of.tiles, of.shapes, choice)
+        return unsupported(of, choice)
 
     def lower(self, of: Source, choice: Wanted) -> Made | Unsupported:
         from neptune.hopper.derive import derived
 
         # Compiled here, too, where no GPU is: the form is the same on all machines, and a saved one runs elsewhere.
-        form = derived(of.tiles, of.header, of.shapes, of.differs, broken, _begin, choice)
+        form = derived(of, choice, broken, _begin)
         if isinstance(form, Unsupported):
             return form
         tiles = form.kernel.levers.tiles
@@ -53,7 +53,7 @@ class Hopper:
     def time(self, of: Source, choice: Wanted, at: Sequence[Asked]) -> Sequence[Time]:
         from neptune.hopper.choice.space import estimated
 
-        return estimated(of.tiles, at, choice, of.shapes)
+        return estimated(of, choice, at)
 
     def tile_names(self, tiles: TileProgram) -> frozenset[str]:
         from neptune.hopper.choice.space import tile_names

@@ -3,7 +3,7 @@
 One choice of levers is for all kernels of a program, as a caller settles them; a kernel that they do not fit stays on
 tiles. Templates are compared by the time of a program before any form is derived:
 
-estimated(program, [Asked({"rows": 8192, …}, {"BLOCK_M": 128, …}, 4018.6)], Wanted(machine=…), shapes)
+estimated(Source(tiles), Wanted(machine=…), [Asked({"rows": 8192, …}, {"BLOCK_M": 128, …}, 4018.6)])
 →  [Time(us=3110.2, close=True)]
 """
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from math import inf, isfinite
 
 from neptune.errors import Unsupported
-from neptune.forms import Time, Wanted
+from neptune.forms import Source, Time, Wanted
 from neptune.hopper.bodies.walk import walked_of
 from neptune.hopper.bodies.walked import Walked
 from neptune.hopper.choice.memory import forms, free_tiles
@@ -105,29 +105,28 @@ def _orders(levers: Levers) -> list[Levers]:
 # --- times of a program, before any form is derived ----------------------------------------------
 
 
-def estimated(program: TileProgram, points: Sequence[Asked], wanted: Wanted, shapes: Mapping[str, int]) -> list[Time]:
+def estimated(source: Source, wanted: Wanted, points: Sequence[Asked]) -> list[Time]:
     """Microseconds at each of the sizes, where every kernel has its faster form; infinite where all are on tiles. They
     are close where a kernel is faster in its form, or by no more slower than predictions may be off.
 
     Sizes and values on tiles come from `points`, not from `wanted`; levers are chosen at the first sizes, a few remain
-    for others. `shapes` are typical sizes, which tiles may cover.
+    for others.
     """
     times = []
-    for point, both in zip(points, _both(program, points, wanted, shapes), strict=True):
+    for point, both in zip(points, _both(source, wanted, points), strict=True):
         saved = sum(max(0.0, tiles - ours) for ours, tiles in both)
         near = any(ours < OFF * tiles for ours, tiles in both)
         times.append(Time(point.us - saved if saved else inf, near))
     return times
 
 
-def _both(
-    program: TileProgram, points: Sequence[Asked], wanted: Wanted, shapes: Mapping[str, int]
-) -> Iterator[list[tuple[float, float]]]:
+def _both(source: Source, wanted: Wanted, points: Sequence[Asked]) -> Iterator[list[tuple[float, float]]]:
     """Microseconds of each kernel that has the form, in it and on tiles, at each of the sizes."""
     wishes = [replace(wanted, sizes=a.sizes, on_tiles=a.params, ahead=False) for a in points]
     kernels: list[tuple[Walked, list[Levers]]] = []
+    program = source.tiles
     for kernel in program.kernels:
-        walked = walked_of(program, kernel, shapes)
+        walked = walked_of(program, kernel, source.shapes)
         order = walked if isinstance(walked, Unsupported) else ordered(walked, program, wishes[0])
         if isinstance(walked, Walked) and isinstance(order, list):
             kernels.append((walked, order))

@@ -16,6 +16,7 @@ import neptune.driver.pipeline  # before a stub stands for the GPU that it asks 
 from bench import stub_driver
 from neptune.driver.forms import form_for
 from neptune.errors import NeptuneError, TargetError, Unsupported
+from neptune.forms import Source
 from neptune.hopper.derive import Derived, Draft, derived
 from neptune.hopper.emulate import load
 from neptune.hopper.validate import beside
@@ -290,10 +291,10 @@ def test_a_form_that_will_not_do_makes_room_for_the_next() -> None:
         seen.append(_held(form))
         return {form.kernel.name: "it spills"} if len(seen) < 3 else {}
 
-    found = derived(tiles, "", {}, lambda _: None, broken)
+    found = derived(Source(tiles), broken=broken)
     assert _held(found) == seen[2] and len(set(seen)) == 3
-    never = derived(tiles, "", {}, lambda _: None, lambda form: {form.kernel.name: "it spills"})
-    assert never.levers == derived(tiles, "", {}, lambda _: None).levers
+    never = derived(Source(tiles), broken=lambda form: {form.kernel.name: "it spills"})
+    assert never.levers == derived(Source(tiles)).levers
 
 
 def test_the_first_form_is_seen_before_it_is_checked() -> None:
@@ -306,9 +307,9 @@ def test_the_first_form_is_seen_before_it_is_checked() -> None:
     def begin(draft: Draft) -> None:
         seen.append(draft.plain().text)
 
-    found = derived(tiles, "", {}, differs, begin=begin)
+    found = derived(Source(tiles, differs=differs), begin=begin)
     assert seen == [found.text.text, "checked"]
-    refused = derived(tiles, "", {}, lambda _: "it differs", begin=begin)
+    refused = derived(Source(tiles, differs=lambda _: "it differs"), begin=begin)
     assert isinstance(refused, Unsupported) and "another function" in str(refused)
 
 

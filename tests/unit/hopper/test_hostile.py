@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from neptune.driver.pipeline import as_program
 from neptune.errors import Unsupported
+from neptune.forms import Source
 from neptune.frontend.builder import Tensor, compute, placeholder, reduce_axis, sum, var
 from neptune.hopper.derive import derived
 from neptune.templates.matmul import matmul
@@ -27,6 +28,6 @@ def test_a_result_that_is_stored_in_columns_stays_on_tiles() -> None:
     """Gluon has no transposition in registers that keeps a layout."""
     p = product()
     turned = compute((N, M), lambda j, i: p[i, j].astype("float16"), "o")
-    refused = derived(tiles(turned), "", {}, lambda _: None)
+    refused = derived(Source(tiles(turned)))
     assert isinstance(refused, Unsupported) and "is turned in registers" in str(refused)
     assert refused.kernel == "o_kernel" and refused.legal

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from neptune.errors import Unsupported
+from neptune.forms import Source
 from neptune.hopper.choice.memory import Counts, forms, wrong_with
 from neptune.hopper.choice.predict import Predictor, fastest
 from neptune.hopper.derive import derived
@@ -120,7 +121,7 @@ def test_a_tile_that_is_read_by_pointers_takes_registers() -> None:
 
 def test_a_form_is_found_where_the_first_tiles_are_too_large() -> None:
     _, tiles = tiles_of("differential_attention", "flash_attention")
-    assert derived(tiles, "", {}, lambda _: None).levers["BLOCK_N"] == 32
+    assert derived(Source(tiles)).levers["BLOCK_N"] == 32
 
 
 def test_forms_differ_and_are_derived_as_counted() -> None:

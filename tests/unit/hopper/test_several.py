@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from neptune.errors import Unsupported
+from neptune.forms import Source
 from neptune.hopper.bodies.walk import walk
 from neptune.hopper.derive import Derived, derived, form_of, with_walk
 from neptune.hopper.emulate import load
@@ -39,7 +40,7 @@ def tiles(name: str) -> TileProgram:
 def form(name: str) -> Derived:
     """With tiles that a small call has several of."""
     program = tiles(name)
-    with_products = [p.kernel.name for p in derived(program, "", {}, lambda _: None).parts]
+    with_products = [p.kernel.name for p in derived(Source(program)).parts]
     return form_of(program, {n: Levers(2, 2, "stride", tiles=SMALL) for n in with_products})
 
 
@@ -139,7 +140,7 @@ def test_the_protocol_of_each_kernel_is_checked(kernel: str) -> None:
 def test_what_breaks_alone_stays_on_tiles() -> None:
     """One kernel compiles to what will not do, in every form: the others keep the form."""
     bad = "lora_linear_h_cast_kernel"
-    found = derived(tiles("lora_linear"), "", {}, lambda _: None, lambda f: {bad: "8 bytes are spilled"})
+    found = derived(Source(tiles("lora_linear")), broken=lambda f: {bad: "8 bytes are spilled"})
     assert [p.kernel.name for p in found.parts] == ["lora_linear_c_kernel", "lora_linear_y_kernel"]
     assert found.left == {bad: "what it compiles to is refused: 8 bytes are spilled"}
     assert "def lora_linear_h_cast_kernel(" in found.text.text and "BLOCK_M" in found.text.takes
@@ -153,14 +154,14 @@ def test_what_breaks_alone_stays_on_tiles() -> None:
 
 def test_a_kernel_is_named_once() -> None:
     """Queries that are turned where they are read, five tiles of 64 rows and 128 columns, leave no room for a form."""
-    refused = derived(tiles_of("rope_attention", "flash_attention")[1], "", {}, lambda _: None)
+    refused = derived(Source(tiles_of("rope_attention", "flash_attention")[1]))
     assert isinstance(refused, Unsupported)
     assert "no product of matrices; attention_o_kernel: no tile sizes" in str(refused)
     assert str(refused).count("attention_o_kernel") == 1
 
 
 def test_where_none_has_the_form_each_says_why() -> None:
-    refused = derived(tiles("rms_linear"), "", {}, lambda _: None)
+    refused = derived(Source(tiles("rms_linear")))
     assert isinstance(refused, Unsupported)
     assert re.search(r"none of its 2 kernels has it: .*r_kernel: it has no pr.*y_kernel: .*float32", str(refused))
 
