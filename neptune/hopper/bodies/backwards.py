@@ -21,7 +21,7 @@ from neptune.hopper.bodies.bounds import Bounds
 from neptune.hopper.bodies.pieces import Piece, Run
 from neptune.ir.expr import Const, Expr, binary, maximum, op
 from neptune.tile.ir import Assign, Branch, Loop, TStmt, read_by
-from neptune.tile.passes.rotate import Turned, any_order, turned
+from neptune.tile.passes.rotate import Rotated, any_order, rotated
 from neptune.tile.passes.same import same_but_for_masks
 from neptune.tile.passes.util import Block
 from neptune.tile.scalars import put, var
@@ -32,15 +32,15 @@ class Plan:
     """How a run is walked backwards: each piece with its parts, and the general one that serves any tile."""
 
     run: Run
-    parts: tuple[Turned, ...]
-    general: Turned
+    parts: tuple[Rotated, ...]
+    general: Rotated
 
 
 def plan(run: Run, staged: frozenset[str], escaping: Collection[str]) -> Plan | str:
     """The walk backwards with rotated products, or why there is none. `escaping` are locals that are read behind."""
-    parts: list[Turned] = []
+    parts: list[Rotated] = []
     for p in run.pieces:
-        parts_or_reason = turned(p.body, staged)
+        parts_or_reason = rotated(p.body, staged)
         if isinstance(parts_or_reason, str):
             return parts_or_reason
         if (wrong := any_order(p.body, escaping)) is not None:
@@ -52,7 +52,7 @@ def plan(run: Run, staged: frozenset[str], escaping: Collection[str]) -> Plan | 
     )
 
 
-def _general(pieces: Collection[Piece], parts: list[Turned]) -> int | None:
+def _general(pieces: Collection[Piece], parts: list[Rotated]) -> int | None:
     """The piece whose body serves every tile: all others are the same but for masks that it has."""
     bodies = [p.body for p in pieces]
     names = [{s.name for s in p.back if isinstance(s, Assign)} & {*_live(p)} for p in parts]
@@ -66,7 +66,7 @@ def _general(pieces: Collection[Piece], parts: list[Turned]) -> int | None:
     return None
 
 
-def _live(p: Turned) -> set[str]:
+def _live(p: Rotated) -> set[str]:
     """What an iteration leaves to the next: what it reads before it is assigned, and what late products read."""
     first: set[str] = set()
     live = set(p.carried)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from neptune.hopper.bodies.consumer_groups import Ganged
+from neptune.hopper.bodies.consumers import ConsumerKernel
 from neptune.hopper.bodies.producer import pruned
 from neptune.ir.expr import Expr, Load, binary, cast, loads, rewrite, substitute
 from neptune.tile.ir import (
@@ -35,9 +35,9 @@ from neptune.tile.passes.util import Block, assigns, free_name, names_in
 from neptune.tile.scalars import in_block, reads_var, var
 
 
-def by_group(ganged: Ganged, staged: frozenset[str], group: str, consumers: int) -> TileKernel:
+def by_group(single: ConsumerKernel, staged: frozenset[str], group: str, consumers: int) -> TileKernel:
     """The kernel with bounds that follow from data of rows computed for the group, whose variable is `group`."""
-    kernel = ganged.kernel
+    kernel = single.kernel
     needed = {
         n
         for s in kernel.body
@@ -46,12 +46,12 @@ def by_group(ganged: Ganged, staged: frozenset[str], group: str, consumers: int)
         for n in (x.buffer for x in loads(e) if not x.index)
     }
     slice_ = pruned(kernel.body, frozenset(needed))
-    if not needed or not any(reads_var(s, ganged.rows) for s in slice_):
+    if not needed or not any(reads_var(s, single.rows) for s in slice_):
         return kernel
     walks = tuple(s for s in kernel.body if assigns(s) & staged and isinstance(s, Loop | Branch))
-    if not all(_by_positions(s, ganged) for s in (*slice_, *(replace(s, body=()) for s in walks))):
+    if not all(_by_positions(s, single) for s in (*slice_, *(replace(s, body=()) for s in walks))):
         return kernel
-    change = _Change(ganged, frozenset(n for s in slice_ for n in assigns(s)), group, consumers)
+    change = _Change(single, frozenset(n for s in slice_ for n in assigns(s)), group, consumers)
     body: list[TStmt] = []
     for s in kernel.body:
         body += change.block(pruned((s,), change.made)) if assigns(s) & change.made else ()
@@ -60,28 +60,28 @@ def by_group(ganged: Ganged, staged: frozenset[str], group: str, consumers: int)
     return replace(kernel, axes=axes, body=drop_dead(tuple(body)))
 
 
-def _by_positions(s: TStmt, ganged: Ganged) -> bool:
+def _by_positions(s: TStmt, single: ConsumerKernel) -> bool:
     """True if a statement knows its rows by where they lie, `rows * block`, which a group's rows have as well; what is
     kept for each tile of rows, such as the number of its expert, says nothing of a group."""
-    rows, block = var(ganged.rows), var(ganged.block)
+    rows, block = var(single.rows), var(single.block)
     pairs = [(rows, block), (cast(rows, "int64"), cast(block, "int64"))]
     places = {binary("mul", *x) for a, b in pairs for x in ((a, b), (b, a))}
     (hidden,) = in_block((s,), lambda e: rewrite(e, lambda x: cast(block, x.dtype) if x in places else None))
-    return not reads_var(hidden, ganged.rows)
+    return not reads_var(hidden, single.rows)
 
 
 class _Change:
     """Statements of one consumer as those of its group: locals, rows and their axis have other names."""
 
-    def __init__(self, ganged: Ganged, changed: frozenset[str], group: str, consumers: int) -> None:
-        taken = names_in(ganged.kernel) | {name for name, _ in ganged.kernel.axes}
+    def __init__(self, single: ConsumerKernel, changed: frozenset[str], group: str, consumers: int) -> None:
+        taken = names_in(single.kernel) | {name for name, _ in single.kernel.axes}
         self.made = changed
         self.names = {n: free_name(f"{n}_all", taken) for n in changed}
-        self.axes = {ganged.axis: free_name(f"{ganged.axis}_all", taken)}
-        block = var(ganged.block)
+        self.axes = {single.axis: free_name(f"{single.axis}_all", taken)}
+        block = var(single.block)
         tiles = 1 << (consumers - 1).bit_length()
         self.extent = binary("mul", block, tiles)
-        self.env: dict[str, Expr] = {ganged.rows: var(group), ganged.block: binary("mul", block, consumers)}
+        self.env: dict[str, Expr] = {single.rows: var(group), single.block: binary("mul", block, consumers)}
 
     def block(self, body: Block) -> Block:
         """A body for the group."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from neptune.errors import Unsupported
-from neptune.hopper.bodies.consumer_groups import Ganged
+from neptune.hopper.bodies.consumers import ConsumerKernel
 from neptune.hopper.bodies.staged import Staging
 from neptune.ir.expr import conjuncts
 from neptune.tile.ir import Assign, Branch, LoadTile, Loop, TStmt, walk_stmts
@@ -70,12 +70,12 @@ def _kept(body: Block, wanted: frozenset[str]) -> Block:
     return tuple(out)
 
 
-def check_for_all(producer: Block, staging: Staging, ganged: Ganged) -> None:
+def check_for_all(producer: Block, staging: Staging, single: ConsumerKernel) -> None:
     """Unsupported where one producer cannot load for all: nothing but their own copies may depend on their rows."""
     own = {name for name, own in staging.tiles if own}
     for s in walk_stmts(producer):
         if isinstance(s, Assign) and s.name in own:
             continue
-        if reads_var(replace(s, body=()) if isinstance(s, Loop | Branch) else s, ganged.rows):
+        if reads_var(replace(s, body=()) if isinstance(s, Loop | Branch) else s, single.rows):
             where = s.var if isinstance(s, Loop) else s.name if isinstance(s, Assign) else "a condition"
             raise Unsupported("what is loaded depends on the rows of one consumer", where, BY_POSITION)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from neptune.errors import Unsupported
-from neptune.hopper.bodies.consumer_groups import Ganged
+from neptune.hopper.bodies.consumers import ConsumerKernel
 from neptune.hopper.hardware import COLUMNS
 from neptune.ir.dtypes import DTYPES
 from neptune.ir.expr import Const, Select, walk
@@ -53,9 +53,9 @@ class Staging:
         return frozenset(name for name, _ in self.tiles)
 
 
-def stage(program: TileProgram, ganged: Ganged) -> Staging:
+def stage(program: TileProgram, single: ConsumerKernel) -> Staging:
     """What is staged of a kernel by consumers. Raises Unsupported."""
-    kernel = with_values(ganged.kernel, ganged.values)
+    kernel = with_values(single.kernel, single.values)
     if again := reread(kernel.body):
         raise Unsupported("the kernel reads what it writes", again[0], "a kernel that writes only results")
     for s, dot in products(kernel.body):
@@ -86,7 +86,7 @@ def stage(program: TileProgram, ganged: Ganged) -> Staging:
                 )
     kept |= dict.fromkeys(_once(kernel, ctx, assigned))
     order = [s.name for s in walk_stmts(kernel.body) if isinstance(s, Assign) and s.name in kept]
-    tiles = tuple((n, any(_reads(s, ganged.rows) for s in assigned[n])) for n in dict.fromkeys(order))
+    tiles = tuple((n, any(_reads(s, single.rows) for s in assigned[n])) for n in dict.fromkeys(order))
     return Staging(tiles, tuple(n for n, _ in tiles if _elsewhere(kernel, n)))
 
 

@@ -1,7 +1,7 @@
 """walk: a kernel as the body of a producer and that of its consumers, on tiles (see `neptune.hopper.bodies.walked`).
 
-    gang       consumers of 64 rows, neighbours along one grid variable
-    stage      which tiles go through shared memory
+    consumers  consumers of 64 rows, neighbours along one grid variable
+    staged     which tiles go through shared memory
     backwards  walks in which a product is rotated: last tile first
     forwards   all other loops, as they are
     columns    masks that compare columns with numbers of rows
@@ -20,7 +20,7 @@ from functools import lru_cache
 from neptune.errors import Unsupported, answered
 from neptune.hopper.bodies.backwards import backwards, minus, plan
 from neptune.hopper.bodies.bounds import Bounds, bounds
-from neptune.hopper.bodies.consumer_groups import gang
+from neptune.hopper.bodies.consumers import consumer_kernel
 from neptune.hopper.bodies.group_bounds import by_group
 from neptune.hopper.bodies.pieces import Group, Piece, Run, runs
 from neptune.hopper.bodies.producer import BY_POSITION, assigns_any, check_for_all, masks, pruned, read, unmasked
@@ -38,28 +38,28 @@ from neptune.tile.scalars import in_block, put, var, with_values
 
 def walk(program: TileProgram, kernel: TileKernel, levers: Levers) -> Walked:
     """What a group of consumers does; `levers.tiles` gives tile sizes. Raises Unsupported where it has none."""
-    ganged = gang(program, kernel, levers.tiles)
-    ganged = replace(ganged, kernel=operands(ganged.kernel))
-    staging = stage(program, ganged)
-    together = free_name("group", names_in(ganged.kernel) | program.globals.keys())
-    ganged = replace(ganged, kernel=by_group(ganged, staging.names, together, levers.consumers))
-    taken = frozenset(names_in(ganged.kernel) | program.globals.keys())
+    single = consumer_kernel(program, kernel, levers.tiles)
+    single = replace(single, kernel=operands(single.kernel))
+    staging = stage(program, single)
+    together = free_name("group", names_in(single.kernel) | program.globals.keys())
+    single = replace(single, kernel=by_group(single, staging.names, together, levers.consumers))
+    taken = frozenset(names_in(single.kernel) | program.globals.keys())
     sizes = {d.name for b in program.globals.values() for d in b.shape if isinstance(d, Var)}
-    counts = frozenset(sizes | {g.var for g in ganged.kernel.grid})
+    counts = frozenset(sizes | {g.var for g in single.kernel.grid})
     tunables = frozenset(t.name for t in program.tunables)
-    group = Group(ganged.rows, together, levers.consumers, tunables, counts)
-    assigned = {n for s in ganged.kernel.body for n in assigns(s)}
-    walker = _Walker(staging, group, taken, frozenset(assigned - confined(ganged.kernel.body)))
-    consumer, producer = walker.block(ganged.kernel.body)
+    group = Group(single.rows, together, levers.consumers, tunables, counts)
+    assigned = {n for s in single.kernel.body for n in assigns(s)}
+    walker = _Walker(staging, group, taken, frozenset(assigned - confined(single.kernel.body)))
+    consumer, producer = walker.block(single.kernel.body)
     consumer = put(consumer, together, group.of_consumer(var(together)))
     producer = pruned(producer, staging.names)
-    check_for_all(producer, staging, ganged)
-    symbolic = replace(ganged.kernel, body=in_columns(consumer, counts | tunables))
-    numbered = with_values(symbolic, ganged.values)
+    check_for_all(producer, staging, single)
+    symbolic = replace(single.kernel, body=in_columns(consumer, counts | tunables))
+    numbered = with_values(symbolic, single.values)
     return Walked(
         kernel=numbered,
-        producer=in_block(producer, _numbers(ganged.values)),
-        rows=ganged.rows,
+        producer=in_block(producer, _numbers(single.values)),
+        rows=single.rows,
         group=group.group,
         consumers=levers.consumers,
         staged=staging.tiles,
@@ -70,7 +70,7 @@ def walk(program: TileProgram, kernel: TileKernel, levers: Levers) -> Walked:
             (s.buffer, s in numbered.body) for s in sent(numbered.body, GivenShapes(program, dict(numbered.axes)))
         ),
         symbolic=symbolic,
-        values=dict(ganged.values),
+        values=dict(single.values),
     )
 
 
@@ -133,18 +133,18 @@ class _Walker:
     def _run(self, run: Run) -> tuple[Block, Block]:
         if not assigns_any(run.statements, self.staging.names):
             return run.statements, run.statements
-        turned = plan(run, self.staging.names, self.escaping)
+        rotated = plan(run, self.staging.names, self.escaping)
         step = free_name("t", self.taken)
-        if isinstance(turned, str):
-            self._keep(run, turned)
+        if isinstance(rotated, str):
+            self._keep(run, rotated)
             return self._forwards(run)
-        copies = pruned(run.pieces[turned.parts.index(turned.general)].body, self.staging.names)
+        copies = pruned(run.pieces[rotated.parts.index(rotated.general)].body, self.staging.names)
         if _carries(copies):
             self._keep(run, "what it loads depends on the tile before")
             return self._forwards(run)
         limits = self._limits(run)
-        self.late += [n for n in turned.general.names if n not in self.late]
-        body = backwards(turned, limits, step, copies)
+        self.late += [n for n in rotated.general.names if n not in self.late]
+        body = backwards(rotated, limits, step, copies)
         consumer = (*read(limits.defined, body), *body)
         index = put(copies, run.var, minus(limits.all_end, var(step)))
         count = binary("sub", limits.all_end, limits.all_begin)

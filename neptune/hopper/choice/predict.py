@@ -130,36 +130,36 @@ class Predictor:
 
     def of(self, levers: Levers) -> FormTime:
         """The time of a form. `levers.tiles` has the tunables that it chooses; that of the rows does not matter."""
-        gang, c = self._gang(levers), self.constants
-        alike = float(np.ptp(gang.chain)) < 1e-6 * float(gang.chain.max())
-        share, full = gang.share, gang.cycles(levers, levers.consumers)
+        group, c = self._group(levers), self.constants
+        alike = float(np.ptp(group.chain)) < 1e-6 * float(group.chain.max())
+        share, full = group.share, group.cycles(levers, levers.consumers)
         cycles = full
-        if gang.last is not None:
+        if group.last is not None:
             # The group behind which there are no more rows has fewer consumers.
-            left, part = gang.last
-            cycles = np.append(full, gang.cycles(levers, left)[gang.chain.argmax()])
+            left, part = group.last
+            cycles = np.append(full, group.cycles(levers, left)[group.chain.argmax()])
             share = np.append(share * (1 - part), part)
         rate = self.machine.clock * c.clock * 1e3
-        compute = _spread(levers.persistent, gang.groups, self.machine.processors, share, cycles, alike, c) / rate
+        compute = _spread(levers.persistent, group.groups, self.machine.processors, share, cycles, alike, c) / rate
         apart = levers.persistent == "table" and not alike and not self.near
-        memory = (gang.far if apart else gang.bytes) / (FITTED.memory * self.machine.memory * 1e3)
+        memory = (group.far if apart else group.bytes) / (FITTED.memory * self.machine.memory * 1e3)
         us = float((compute**FITTED.memory_norm + memory**FITTED.memory_norm) ** (1 / FITTED.memory_norm))
-        spent = gang.share @ gang.units * levers.consumers * gang.groups / (us * rate * self.machine.processors)
+        spent = group.share @ group.units * levers.consumers * group.groups / (us * rate * self.machine.processors)
         busy = dict(zip(UNITS, spent.tolist(), strict=True)) | {"memory": memory / us}
-        return FormTime(us, gang.groups, busy)
+        return FormTime(us, group.groups, busy)
 
     def idle(self, levers: Levers) -> float:
         """The share of consumers that have no rows; 0 where the kernel on tiles shares rows out to two grid variables,
         which are one of groups."""
         tunables = {t.name for t in self.model.program.tunables}
         alone = any(variables(g.extent) & tunables == {_rows(self.work)} for g in self.work.kernel.grid)
-        left, part = self._gang(levers).last or (levers.consumers, 0.0)
+        left, part = self._group(levers).last or (levers.consumers, 0.0)
         part *= alone
         return part * (levers.consumers - left) / levers.consumers
 
     def parts(self, levers: Levers) -> dict[str, int]:
         """The numbers of parts that launches of a form choose."""
-        every = self._gang(levers).every.known
+        every = self._group(levers).every.known
         return {n: int(_number(every[n])) for n in self._chosen}
 
     def behind(self, on_tiles: Mapping[str, int], parts: Mapping[str, int]) -> float:
@@ -190,18 +190,18 @@ class Predictor:
     def _chosen(self) -> frozenset[str]:
         return frozenset(self.model.program.chosen)
 
-    def _gang(self, levers: Levers) -> _Gang:
+    def _group(self, levers: Levers) -> _ConsumerGroup:
         """What does not depend on stages and on how groups come to programs."""
         key = (levers.consumers, *sorted(levers.tiles.items()))
-        if key not in self._gangs:
+        if key not in self._groups:
             every = self._at(levers.tiles, levers.consumers, {})
             parts = {n: int(_number(every.known[n])) for n in self._chosen}
             one = self._at(levers.tiles, 1, parts)
-            self._gangs[key] = _Gang(one, every, levers.consumers, self.late, self.carried, self.constants)
-        return self._gangs[key]
+            self._groups[key] = _ConsumerGroup(one, every, levers.consumers, self.late, self.carried, self.constants)
+        return self._groups[key]
 
     @cached_property
-    def _gangs(self) -> dict[tuple[object, ...], _Gang]:
+    def _groups(self) -> dict[tuple[object, ...], _ConsumerGroup]:
         return {}
 
     def _at(self, tiles: Mapping[str, int], consumers: int, parts: Mapping[str, int]) -> KernelAt:
@@ -228,7 +228,7 @@ def fastest(candidates: Sequence[Levers], predictor: Predictor, on_tiles: Mappin
     return [*close, *(candidates[k] for k in order if us[k] > CLOSE * us[order[0]])]
 
 
-class _Gang:
+class _ConsumerGroup:
     """So many consumers with tiles of some sizes: `share` of each class of groups, by how often loops run in them,
     `units`, cycles for which one of its consumers keeps each unit busy, and the `chain` of one."""
 

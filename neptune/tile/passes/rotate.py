@@ -23,7 +23,7 @@ from neptune.tile.passes.util import Block, assigns, uses
 
 
 @dataclass(frozen=True)
-class Turned:
+class Rotated:
     """A body in parts: `front` ends with the last leading product, `late` is done behind it for the tile before,
     `back` is the rest."""
 
@@ -44,7 +44,7 @@ class Turned:
         }
 
 
-def turned(body: Block, staged: frozenset[str]) -> Turned | str:
+def rotated(body: Block, staged: frozenset[str]) -> Rotated | str:
     """A body with its late products apart, or why they may not be late; "" where it has none."""
     if not all(isinstance(s, Assign) for s in body):
         return "there is a loop inside of it" if _consumes(body, staged) else ""
@@ -72,7 +72,7 @@ def _consumes(body: Block, staged: frozenset[str]) -> bool:
     return any(read_by(d.a) & computed for s in walk_stmts(body) if (d := accumulated(s)) is not None)
 
 
-def _parts(body: Block, late: list[Assign], split: int, staged: frozenset[str]) -> Turned | str:
+def _parts(body: Block, late: list[Assign], split: int, staged: frozenset[str]) -> Rotated | str:
     # Behind its product a sum is the next tile's.
     for product in late:
         for s in body[body.index(product) + 1 :]:
@@ -83,11 +83,11 @@ def _parts(body: Block, late: list[Assign], split: int, staged: frozenset[str]) 
     loads = [s for s in body if isinstance(s, Assign) and s.name in moved]
     front = tuple(s for s in body[:split] if s not in loads)
     back = tuple(s for s in body[split:] if s not in loads and s not in late)
-    parts = Turned(front, (*loads, *late), back)
+    parts = Rotated(front, (*loads, *late), back)
     return _unmovable(parts, {s.name for s in late}, moved, staged) or parts
 
 
-def _unmovable(parts: Turned, sums: set[str], moved: set[str], staged: frozenset[str]) -> str | None:
+def _unmovable(parts: Rotated, sums: set[str], moved: set[str], staged: frozenset[str]) -> str | None:
     """Why late products may not be issued behind the next tile's first products."""
     if not moved <= staged:
         return f"`{sorted(moved - staged)[0]}`, which is multiplied late, is not copied"

@@ -76,11 +76,11 @@ def clean_body_first(patch: Patch) -> None:
     patch.setattr(backwards, "_general", other)
 
 
-def turned_by(change: Callable[[rotate.Turned], rotate.Turned]) -> Callable[[Patch], None]:
+def turned_by(change: Callable[[rotate.Rotated], rotate.Rotated]) -> Callable[[Patch], None]:
     def plant(patch: Patch) -> None:
         parts = rotate._parts
 
-        def other(*args: Any) -> rotate.Turned | str:
+        def other(*args: Any) -> rotate.Rotated | str:
             found = parts(*args)
             return found if isinstance(found, str) else change(found)
 
@@ -89,11 +89,11 @@ def turned_by(change: Callable[[rotate.Turned], rotate.Turned]) -> Callable[[Pat
     return plant
 
 
-def _without_rescale(t: rotate.Turned) -> rotate.Turned:
+def _without_rescale(t: rotate.Rotated) -> rotate.Rotated:
     return replace(t, back=tuple(s for s in t.back if not (isinstance(s, Assign) and s.name == "acc")))
 
 
-def _behind_rescale(t: rotate.Turned) -> rotate.Turned:
+def _behind_rescale(t: rotate.Rotated) -> rotate.Rotated:
     """The product of the tile before stands behind the next tile's rescaling."""
     cast = tuple(s for s in t.back if isinstance(s, Assign) and s.name in t.carried)
     return replace(t, front=(*t.front, *(s for s in t.back if s not in cast)), back=cast)

@@ -6,7 +6,7 @@ import pytest
 
 from neptune.tile.ir import Assign, Loop, TileProgram
 from neptune.tile.parser import parse_tiles
-from neptune.tile.passes.rotate import turned
+from neptune.tile.passes.rotate import rotated
 from neptune.tile.verify import verify_tiles
 from tests.examples.walks import tiles_of, walked
 
@@ -36,7 +36,7 @@ def edited(old: str, new: str) -> TileProgram:
 
 def test_the_parts_of_an_attention() -> None:
     (loop,) = [s for s in original().kernels[0].body if isinstance(s, Loop)]
-    parts = turned(loop.body, frozenset({"q", "k", "v"}))
+    parts = rotated(loop.body, frozenset({"q", "k", "v"}))
     assert not isinstance(parts, str)
     assert [s.name for s in parts.front if isinstance(s, Assign)] == ["k", "s"]
     assert [s.name for s in parts.late if isinstance(s, Assign)] == ["v", "acc"]

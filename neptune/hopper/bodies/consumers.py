@@ -1,4 +1,4 @@
-"""gang: consumers of 64 rows, neighbours along one grid variable, instead of programs of any number of rows.
+"""consumers of 64 rows, neighbours along one grid variable, instead of programs of any number of rows.
 
 grid(j0, i0 < cdiv(m, BLOCK_M))               →  BLOCK_M is 64, `rows` is i0
 grid(i01 < G, j0, i00 < cdiv(cdiv(m, BM), G))  →  grid(i0 < cdiv(m, 64), j0): groups of rows are the launch's business
@@ -30,7 +30,7 @@ from neptune.tile.scalars import in_kernel, is_less, reads_var, replaced, var, w
 
 
 @dataclass(frozen=True)
-class Ganged:
+class ConsumerKernel:
     """A kernel whose rows follow one grid variable: along `axis`, `block` of them from `rows * block` on. `values` has
     a number for every tunable, ROWS for `block`; in `kernel` they are still tunables, so that it can be checked with
     small ones."""
@@ -42,7 +42,7 @@ class Ganged:
     values: Mapping[str, int]
 
 
-def gang(program: TileProgram, kernel: TileKernel, tiles: Mapping[str, int]) -> Ganged:
+def consumer_kernel(program: TileProgram, kernel: TileKernel, tiles: Mapping[str, int]) -> ConsumerKernel:
     """The kernel by single consumers; `tiles` gives tunables values, others have their first candidate.
 
     Raises Unsupported.
@@ -69,7 +69,7 @@ def gang(program: TileProgram, kernel: TileKernel, tiles: Mapping[str, int]) -> 
     groups = next(g.extent for g in with_values(grouped, values).grid if g.var == rows)
     if isinstance(groups, Const) and groups.value <= 1:
         raise Unsupported(f"it never has more than {ROWS} rows", axis, "several times as many rows, a size at best")
-    return Ganged(grouped, rows, axis, extent.name, values)
+    return ConsumerKernel(grouped, rows, axis, extent.name, values)
 
 
 def _position(kernel: TileKernel, axis: str, block: Var) -> Expr | None:
