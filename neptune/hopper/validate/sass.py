@@ -20,8 +20,10 @@ the paths are united, the second newest, and so on, so that a wait for all but n
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from typing import TypeVar
 
 from neptune.hopper.validate.registers import Access, Product, access, is_product, names, product
 from neptune.runtime.descriptors import lost
@@ -30,6 +32,7 @@ from neptune.runtime.listing import ENDS, Function, Instruction, functions, loop
 MOST_GROUPS = 8
 """A wait leaves seven groups in flight at most: what is older is one group."""
 Groups = tuple[int, ...]
+Held = TypeVar("Held")
 
 
 @dataclass(frozen=True)
@@ -162,15 +165,24 @@ def _states(f: Function, number: Mapping[int, int]) -> list[State]:
         [f.code[i] for i in f.block(b) if is_product(f.code[i]) or f.code[i].opcode.startswith(_EVENTS)]
         for b in range(len(f.starts))
     ]
-    before = [State()] * len(f.starts)
+
+    def through(block: int, state: State) -> State:
+        return reduce(lambda before, op: before.after(op, number), events[block], state)
+
+    return _settled(f, State(), through, State.join)
+
+
+def _settled(
+    f: Function, start: Held, through: Callable[[int, Held], Held], join: Callable[[Held, Held], Held]
+) -> list[Held]:
+    """What holds at the start of each block: the least that all paths agree with, given what a block makes of it."""
+    before = [start] * len(f.starts)
     work = list(range(len(f.starts) - 1, -1, -1))
     while work:
         block = work.pop()
-        state = before[block]
-        for op in events[block]:
-            state = state.after(op, number)
+        behind = through(block, before[block])
         for after in f.successors[block]:
-            joined = before[after].join(state)
+            joined = join(before[after], behind)
             if joined != before[after]:
                 before[after] = joined
                 work.append(after)
@@ -296,13 +308,4 @@ def _written(f: Function, writes: list[int]) -> list[int]:
             fenced |= f.code[i].opcode.startswith("WARPGROUP.ARRIVE") and not f.code[i].guarded
         kept.append(not fenced)
         added.append(own)
-    before = [0] * len(f.starts)
-    work = list(range(len(f.starts)))
-    while work:
-        block = work.pop()
-        out = added[block] | (before[block] if kept[block] else 0)
-        for after in f.successors[block]:
-            if out & ~before[after]:
-                before[after] |= out
-                work.append(after)
-    return before
+    return _settled(f, 0, lambda block, written: added[block] | (written if kept[block] else 0), int.__or__)
