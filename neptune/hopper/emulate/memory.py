@@ -16,11 +16,6 @@ from neptune.hopper.emulate.values import Array, Tile, is_float, rounded
 from neptune.ir.dtypes import DTYPES
 from neptune.ir.evaluate.float8 import decode, encode
 
-_NUMPY = {
-    "float64": "float64", "float32": "float32", "float16": "float16", "int64": "int64", "int32": "int32",
-    "int8": "int8", "uint8": "uint8", "bool": "bool",
-}  # fmt: skip
-
 
 class Tensor:
     """Global memory: a numpy array and the dtype of its elements.

@@ -1,13 +1,13 @@
-"""Sums of rows that stay in lanes: which ones, and where they are collected."""
+"""Sums of rows that stay in lanes, and operands in pairs: which ones, and where sums are collected."""
 
 from __future__ import annotations
 
 import pytest
 
-from neptune.hopper.gluon.carried import Collected, step_of, with_collected
-from neptune.hopper.ir import AStmt, Finish
-from neptune.ir.expr import Const, Load, Op, Var
-from neptune.tile.ir import Assign, Branch, Full, Local, Loop, Reduce, Scalar, TExpr
+from neptune.hopper.gluon.carried import Collected, paired, step_of, with_collected
+from neptune.hopper.ir import AStmt, Finish, Issue, Staged, tile_of, with_inside
+from neptune.ir.expr import Cast, Const, Load, Op, Var
+from neptune.tile.ir import Assign, Branch, Dot, Full, Local, Loop, Reduce, Scalar, TExpr
 
 L, R, OUT = Local("l", ("i",), "float32"), Local("r", ("i",), "float32"), Local("out", ("i",), "float32")
 P = Local("p", ("i", "j"), "float32")
@@ -72,3 +72,50 @@ def test_it_may_be_scaled_alone() -> None:
 )
 def test_other_sums_are_of_whole_rows(body: tuple[AStmt, ...]) -> None:
     assert with_collected(body) == (body, frozenset())
+
+
+# --- operands in pairs -------------------------------------------------------------------------
+
+ACC = Local("acc", ("i", "e"), "float32")
+
+
+def operand(dtype: str) -> TExpr:
+    return Local("x", ("i", "j"), dtype)
+
+
+def made(dtype: str = "float16") -> Assign:
+    return Assign("x", Cast(P, dtype))
+
+
+def product(dtype: str = "float16") -> Issue:
+    staged = tile_of(Staged("v", Load("v_turn", (), "int32"), ("j", "e"), dtype))
+    return Issue("acc", Dot(operand(dtype), staged, ACC))
+
+
+def looped(*body: AStmt) -> AStmt:
+    return with_inside(Loop("t", Const(0, "int32"), Var("n"), ()), body)
+
+
+def late(dtype: str = "float16") -> AStmt:
+    return looped(product(dtype), made(dtype))
+
+
+TOTAL = Assign("total", Reduce("sum", "j", operand("float16")))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_what_loops_one_after_another_carry(dtype: str) -> None:
+    assert paired((made(dtype), late(dtype), late(dtype), product(dtype))) == {"x"}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        (made(), late(), product()),  # one loop: the compiler keeps pairs together
+        (looped(made(), product()), looped(made(), product())),  # made where it is used
+        (made("float8_e4m3fn"), late("float8_e4m3fn"), late("float8_e4m3fn")),  # four to a register
+        (made(), late(), late(), TOTAL),
+    ],
+)
+def test_others_stay_tiles(body: tuple[AStmt, ...]) -> None:
+    assert paired(body) == frozenset()
