@@ -14,7 +14,7 @@ from neptune.ir.affine import Poly, Scope, extreme, nonnegative, number, poly, s
 from neptune.ir.expr import Expr, Load, Select, Var, children, loads, variables
 from neptune.ir.integers import evaluate_size
 from neptune.ir.printer import print_expr, print_stage
-from neptune.ir.program import For, Program, Stage, for_loops, paths, values
+from neptune.ir.program import For, Program, Scalar, Stage, for_loops, paths, values
 
 
 def check_reads(program: Program) -> None:
@@ -22,6 +22,14 @@ def check_reads(program: Program) -> None:
     for path, stage in paths(program.body):
         if stage.when is None:
             _check_stage(program, stage, for_loops(path))
+
+
+def nearest_size(s: Scalar, value: int) -> int:
+    """The nearest value that a size may have: within its bounds, and a multiple of its divisor."""
+    value = -(-value // s.divisor) * s.divisor
+    low = -(-(1 if s.lo is None else s.lo) // s.divisor) * s.divisor
+    high = value if s.hi is None else s.hi // s.divisor * s.divisor
+    return max(low, min(value, high))
 
 
 def with_room(program: Program, sizes: Mapping[str, int]) -> dict[str, int]:

@@ -24,8 +24,9 @@ from neptune.codegen.triton_launch import shape_sources
 from neptune.hopper.hardware import ROWS
 from neptune.hopper.ir import AStmt, AsyncKernel, Fill, inside, walk_async
 from neptune.hopper.protocol.check import Trial
+from neptune.ir.bounds import nearest_size
 from neptune.ir.expr import Const, Expr, variables, walk
-from neptune.ir.program import Buffer, Scalar
+from neptune.ir.program import Buffer
 from neptune.tile.ir import Assign, Branch, Loop, TileKernel, TileProgram, bound_exprs
 from neptune.tile.ir import Scalar as ScalarTile
 from neptune.verify.instances import number
@@ -121,7 +122,7 @@ def _taken(program: TileProgram, launches: list[tuple[int, dict[str, int]]], til
     distinct: dict[tuple[int, ...], dict[str, int]] = {}
     for parts, values in launches:
         others = FEW if max(values.values(), default=0) <= 2 * tile else 1
-        taken = {s.name: _allowed(s, values.get(s.name, others)) for s in numbers}
+        taken = {s.name: nearest_size(s, values.get(s.name, others)) for s in numbers}
         taken |= dict.fromkeys(program.chosen, parts)
         distinct.setdefault(tuple(taken.values()), taken)
     return list(distinct.values())
@@ -134,28 +135,21 @@ def _far(kernel: AsyncKernel, tile: int) -> int:
     return largest and largest + 3 * tile + 1
 
 
-def _allowed(s: Scalar, value: int) -> int:
-    """The nearest value that a size may have."""
-    value = -(-value // s.divisor) * s.divisor
-    low = -(-(1 if s.lo is None else s.lo) // s.divisor) * s.divisor
-    high = value if s.hi is None else s.hi // s.divisor * s.divisor
-    return max(low, min(value, high))
-
-
 def trials(program: TileProgram, kernel: AsyncKernel, *, alone: bool = False) -> Iterator[Trial]:
     """The launches. Persistent programs have about `in_a_row` groups each; of all programs PROGRAMS are checked.
     `alone`: other kernels do nothing."""
     only = function_name(program, TileKernel(kernel.name, (), (), ())) if alone else ""
+    groups, launches = in_a_row(kernel), []
     for values in sizes(program, kernel):
         tiles = prod(number(g.extent, {**kernel.levers.tiles, **values}) for g in kernel.grid)
-        yield Trial(call(program, values), max(1, tiles // in_a_row(kernel)), PROGRAMS, only=only)
+        launches.append((values, max(1, tiles // groups)))
+        yield Trial(call(program, values), launches[-1][1], PROGRAMS, only=only)
     # Integers that differ from tensor to tensor, such as where intervals start and end, for what nothing came to.
     integers = [b for b in program.inputs if b.shape and b.dtype.startswith("int")]
-    for values in sizes(program, kernel) if integers else []:
-        tiles = prod(number(g.extent, {**kernel.levers.tiles, **values}) for g in kernel.grid)
+    for values, processors in launches if integers else []:
         for apart in (2, 3):
             launch = call(program, values, max(values.values()) // apart + 1)
-            yield Trial(launch, max(1, tiles // in_a_row(kernel)), PROGRAMS, spare=True, only=only)
+            yield Trial(launch, processors, PROGRAMS, spare=True, only=only)
     # No size is 0; what the text says of that case is read all the same, if nothing else comes to it.
     for name in sorted(swept(program, kernel)):
         yield Trial(call(program, {**dict.fromkeys(values, 2), name: 0}), 1, PROGRAMS, spare=True, only=only)

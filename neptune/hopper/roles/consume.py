@@ -77,7 +77,7 @@ from neptune.tile.scalars import put
 def consumed(
     body: Block, rings: Mapping[str, Ring], outs: Mapping[str, Out], counters: Mapping[str, str], *, again: bool
 ) -> tuple[AStmt, ...]:
-    """The body of a consumer, whose products are separated (`neptune.hopper.roles.products`).
+    """The body of a consumer, whose products are statements of their own (`neptune.tile.passes.operands`).
 
     `rings` are the staged tiles by name, `outs` by buffer the results that leave through shared memory, `counters` by
     ring the local that counts its turns. With `again`, programs go on with other groups: then tiles are released as

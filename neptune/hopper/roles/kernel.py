@@ -17,7 +17,7 @@ A wait holds in place those locals that were made under the products it waits fo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
 from neptune.errors import InternalError, Unsupported
@@ -41,13 +41,13 @@ from neptune.hopper.ir import inside as body_of
 from neptune.hopper.roles.barriers import together
 from neptune.hopper.roles.consume import consumed
 from neptune.hopper.roles.counters import advanced, shared, turn_of
-from neptune.hopper.roles.products import separated, unused
 from neptune.ir.dtypes import DTYPES
 from neptune.ir.expr import Const, ceildiv
 from neptune.ir.integers import known_size
+from neptune.ir.names import fresh_name
 from neptune.tile.boxes import GivenShapes, box_of, inside, sent
-from neptune.tile.ir import Assign, Branch, GridAxis, LoadTile, Loop, StoreTile, TileProgram
-from neptune.tile.passes.util import Block, names_in
+from neptune.tile.ir import Assign, Branch, GridAxis, LoadTile, Local, Loop, StoreTile, TileProgram, bare
+from neptune.tile.passes.util import Block, names_in, products
 
 
 def roles(walked: Walked, program: TileProgram, levers: Levers) -> AsyncKernel:
@@ -63,15 +63,19 @@ def roles(walked: Walked, program: TileProgram, levers: Levers) -> AsyncKernel:
     axes = tuple((name, int(known_size(extent, levers.tiles))) for name, extent in kernel.axes)
     numbers = GivenShapes(program, {name: Const(n, "int32") for name, n in axes})
     rings = _rings(walked, numbers, levers)
-    used = names_in(kernel) | rings.keys()
-    body = separated(kernel.body, frozenset(rings), used)
-    counters = {name: unused(f"{name}_turn", used) for name in rings}
-    outs = _outs(body, rings, numbers, levers)
+    _check_products(kernel.body, rings)
+    taken = names_in(kernel) | rings.keys()
+    counters: dict[str, str] = {}
+    for name in rings:
+        counters[name] = fresh_name({*taken, *counters.values()}, f"{name}_turn")
+    outs = _outs(kernel.body, rings, numbers, levers)
     bodies = (
         tuple(_produced(walked.producer, rings, counters)),
-        with_live(consumed(body, rings, outs, counters, again=levers.persistent != "once")),
+        with_live(consumed(kernel.body, rings, outs, counters, again=levers.persistent != "once")),
     )
-    kept, (producer, consumer) = shared(tuple(counters.values()), bodies, unused("turn", used))
+    kept, (producer, consumer) = shared(
+        tuple(counters.values()), bodies, fresh_name({*taken, *counters.values()}, "turn")
+    )
     sharing, (producer, consumer) = together(tuple(rings.values()), (producer, consumer))
     return AsyncKernel(
         kernel.name,
@@ -92,6 +96,28 @@ def roles(walked: Walked, program: TileProgram, levers: Levers) -> AsyncKernel:
 def _of_groups(g: GridAxis, walked: Walked) -> GridAxis:
     """The grid variable over consumers as one over their groups."""
     return GridAxis(walked.group, ceildiv(g.extent, walked.consumers), g.axis) if g.var == walked.rows else g
+
+
+def _check_products(body: Block, staged: Collection[str]) -> None:
+    """Raise Unsupported for a product that cannot be issued: it has to add to the local that it is assigned to, and to
+    read its right operand from shared memory, its left one from there or from registers as it stands."""
+    for s, dot in products(body):
+        assert isinstance(s, Assign | StoreTile)
+        name = s.name if isinstance(s, Assign) else s.buffer
+        where, left, right = s.stage or name, bare(dot.a), bare(dot.b)
+        if s.value != dot or dot.acc not in (None, Local(name, dot.dims, dot.dtype)):
+            raise Unsupported("it adds to another product than its own", where)
+        if not isinstance(right, Local) or right.name not in staged:
+            raise Unsupported(
+                "the right operand of its product is made in registers, and products read it from shared memory",
+                where,
+                legal=[f"{n}, as it is loaded" for n in sorted(staged)],
+            )
+        if DTYPES[dot.a.dtype].bits > 16 and not dot.allow_tf32:
+            raise Unsupported(f"it multiplies {dot.a.dtype}", where, legal=["float16", "bfloat16", "8 bits"])
+        assert isinstance(left, Local), "operands in registers have names"
+        if left != dot.a and left.name not in staged:
+            raise Unsupported("the left operand of its product would be transposed in registers", where)
 
 
 # --- rings -------------------------------------------------------------------------------------

@@ -19,9 +19,9 @@ from neptune.errors import TargetError
 from neptune.hopper.explain import kernels_of
 from neptune.hopper.validate.beside import Beside, device
 from neptune.hopper.validate.verdicts import judged, known, timed
-from neptune.ir.bounds import with_room
+from neptune.ir.bounds import nearest_size, with_room
 from neptune.ir.dtypes import is_float
-from neptune.ir.program import Program, Scalar
+from neptune.ir.program import Program
 from neptune.runtime import launch
 from neptune.runtime.addressing import LOADS
 from neptune.runtime.artifact import AT, PREDICTION, Artifact
@@ -110,15 +110,9 @@ def sizes(program: Program, chosen: Sequence[str] = ()) -> list[dict[str, int]]:
     """Choices of all sizes and integer arguments: odd ones, and each in turn long beside short ones. Of so small ones
     launches choose parts of a tile each: they are tried with fewer numbers of parts as well."""
     numbers = [s for s in program.scalars if not is_float(s.dtype) and s.upto is None]
-    all_odd = {s.name: _allowed(s, LARGE if len(numbers) <= FEW else ODD) for s in numbers}
-    alone = [{s.name: _allowed(s, LONG if s is one else SHORT) for s in numbers} for one in numbers]
+    all_odd = {s.name: nearest_size(s, LARGE if len(numbers) <= FEW else ODD) for s in numbers}
+    alone = [{s.name: nearest_size(s, LONG if s is one else SHORT) for s in numbers} for one in numbers]
     # What is read must be there: beside 515 batches, 33 numbers of them would be compared with what lies behind them.
     every = [with_room(program, chosen_sizes) for chosen_sizes in (all_odd, *alone)]
     few = (dict.fromkeys(chosen, n) for n in PARTS if chosen)
     return [*every, *({**chosen_sizes, **parts} for parts in few for chosen_sizes in every)]
-
-
-def _allowed(s: Scalar, value: int) -> int:
-    """The next value that a size may have."""
-    up = -(-value // s.divisor) * s.divisor
-    return min(max(up, s.lo or 0), up if s.hi is None else s.hi)
