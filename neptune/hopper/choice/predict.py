@@ -131,7 +131,6 @@ class Predictor:
     def of(self, levers: Levers) -> FormTime:
         """The time of a form. `levers.tiles` has the tunables that it chooses; that of the rows does not matter."""
         group, c = self._group(levers), self.constants
-        alike = float(np.ptp(group.chain)) < 1e-6 * float(group.chain.max())
         share, full = group.share, group.cycles(levers, levers.consumers)
         cycles = full
         if group.last is not None:
@@ -140,8 +139,8 @@ class Predictor:
             cycles = np.append(full, group.cycles(levers, left)[group.chain.argmax()])
             share = np.append(share * (1 - part), part)
         rate = self.machine.clock * c.clock * 1e3
-        compute = _spread(levers.persistent, group.groups, self.machine.processors, share, cycles, alike, c) / rate
-        apart = levers.persistent == "table" and not alike and not self.near
+        compute = group.spread(levers.persistent, share, cycles) / rate
+        apart = levers.persistent == "table" and not group.alike and not self.near
         memory = (group.far if apart else group.bytes) / (FITTED.memory * self.machine.memory * 1e3)
         us = float((compute**FITTED.memory_norm + memory**FITTED.memory_norm) ** (1 / FITTED.memory_norm))
         spent = group.share @ group.units * levers.consumers * group.groups / (us * rate * self.machine.processors)
@@ -257,6 +256,25 @@ class _ConsumerGroup:
         return together + (c.ends_ahead if levers.ahead else c.ends) * (self.consumers - 1)
 
     @property
+    def alike(self) -> bool:
+        """True where the host takes all groups to be of one length."""
+        return float(np.ptp(self.chain)) < 1e-6 * float(self.chain.max())
+
+    def spread(self, persistent: str, share: Array, cycles: Array) -> float:
+        """Cycles until all programs are through, with the share of groups that take each number of cycles."""
+        programs = min(self.one.machine.processors, self.groups)
+        mean, most, rounds = float(share @ cycles), float(cycles.max()), self.groups / programs
+        if self.alike:
+            return ceil(rounds) * mean
+        match persistent:
+            case "table":
+                return _balanced(share, cycles, self.groups, programs)
+            case "stride":
+                return max(rounds * mean / self.c.stride, most)
+            case _:
+                return max(rounds * mean + most / 2, most)
+
+    @property
     def last(self) -> tuple[int, float] | None:
         """The consumers with rows in the last group of rows, and the share of such groups; None where it is full."""
         pairs = zip(self.one.grid, self.every.grid, strict=True)
@@ -349,23 +367,6 @@ class _ConsumerGroup:
 
 def _loads(s: Section) -> bool:
     return s.loop is not None and any(m.operand for m in s.moves)
-
-
-def _spread(
-    persistent: str, groups: int, processors: int, share: Array, cycles: Array, alike: bool, c: Overlap
-) -> float:
-    """Cycles until all programs are through; `alike`: the host takes all groups to be of one length."""
-    programs = min(processors, groups)
-    mean, most, rounds = float(share @ cycles), float(cycles.max()), groups / programs
-    if alike:
-        return ceil(rounds) * mean
-    match persistent:
-        case "table":
-            return _balanced(share, cycles, groups, programs)
-        case "stride":
-            return max(rounds * mean / c.stride, most)
-        case _:
-            return max(rounds * mean + most / 2, most)
 
 
 def _balanced(share: Array, cycles: Array, groups: int, programs: int) -> float:

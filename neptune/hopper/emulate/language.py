@@ -1,7 +1,8 @@
 """A stand-in for `triton.experimental.gluon.language`: functions of tiles, and what the machine does.
 
 In a trace (`machine.stub`) tiles of floats have no values: what is made of a stub is one. Those of integers have
-where something asks for them (`neptune.hopper.emulate.stub`).
+where something asks for them (`neptune.hopper.emulate.stub`). Kernels on tiles, which stand beside those with roles in
+a module, have `triton.language`, whose other functions are here too, so that the whole program runs.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy as np
 
 from neptune.hopper.emulate.memory import Pointer
 from neptune.hopper.emulate.stub import Stub, stubs, touched
-from neptune.hopper.emulate.values import Tile, binary, divided, is_float, operands, quotient, to_bits
+from neptune.hopper.emulate.values import Tile, binary, divided, is_float, operands, quotient, to_bits, wider
 from neptune.ir.dtypes import DTYPES
 from neptune.ir.evaluate.floats import Float64
 from neptune.ir.ops import LIBM
@@ -351,3 +352,37 @@ def _hopper(machine: Any) -> SimpleNamespace:
             store_wait=machine.copies_out_wait,
         ),
     )
+
+
+# --- kernels on tiles -----------------------------------------------------------------------------
+
+
+CAPABILITY = (9, 0)
+
+
+def of_tiles(machine: Any) -> SimpleNamespace:
+    """`tl`, for one machine whose tiles have values."""
+    return SimpleNamespace(
+        **vars(language(machine)),
+        dot=_dot,
+        trans=lambda x, *order: x.trans(*order),
+        broadcast_to=_broadcast_to,
+        sigmoid=lambda x: Tile(1.0 / (1.0 + np.exp(-x.data)), x.dtype),
+        debug_barrier=lambda: None,
+        target_info=SimpleNamespace(cuda_capability_geq=lambda *least: least <= CAPABILITY),
+    )
+
+
+def _dot(a: Tile, b: Tile, acc: Any = None, *, out_dtype: Any = None, **_: Any) -> Tile:
+    """A product, added to `acc`; in float64, as all sums of float32 here."""
+    dtype = str(out_dtype or (wider("float32", a.dtype) if is_float(a.dtype) else "int32"))
+    total = a.data @ b.data
+    return Tile(total if acc is None else acc.data + total, dtype)
+
+
+def _broadcast_to(x: Any, *shape: Any) -> Any:
+    dims = tuple(shape[0]) if len(shape) == 1 and isinstance(shape[0], list | tuple) else shape
+    if isinstance(x, Pointer):
+        return Pointer(x.tensor, _broadcast_to(x.offset, dims))
+    data, dtype = (x.data, x.dtype) if isinstance(x, Tile) else (x, "float32" if isinstance(x, float) else "int32")
+    return Tile(np.broadcast_to(data, dims), dtype)

@@ -12,11 +12,10 @@ from typing import Any
 import numpy as np
 import triton
 
-from neptune.hopper.emulate.language import language
+from neptune.hopper.emulate.language import language, of_tiles
 from neptune.hopper.emulate.machine import Running
 from neptune.hopper.emulate.memory import Descriptor, Pointer, Tensor, tensor_of
 from neptune.hopper.emulate.text import compiled, execute
-from neptune.hopper.emulate.tiles import of_tiles
 from neptune.hopper.emulate.values import round_float32
 
 

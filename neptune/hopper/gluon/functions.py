@@ -20,7 +20,7 @@ from neptune.hopper.gluon.layouts import LANES, Layouts, WarpLayouts
 from neptune.hopper.gluon.roles import FIRST, INIT, TABLE, RoleWriter
 from neptune.hopper.gluon.shared import CONSUMER, CONSUMERS, Shared
 from neptune.hopper.ir import AsyncKernel, Issue, walk_async
-from neptune.hopper.roles.addresses import addressed_roles
+from neptune.hopper.roles.as_tiles import addressed_roles
 from neptune.ir.expr import Const, Expr, Var
 from neptune.ir.program import Tunable
 from neptune.ir.spans import Span
