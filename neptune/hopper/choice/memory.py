@@ -49,7 +49,7 @@ from neptune.tile.ir import (
     walk_stmts,
 )
 from neptune.tile.passes.operands import sums_of
-from neptune.tile.passes.util import Block, products
+from neptune.tile.passes.util import Block
 from neptune.tune.instructions import OPERATORS
 
 CAPTURED = 512
@@ -103,28 +103,29 @@ class Counts:
 
     def __init__(self, walked: Walked) -> None:
         kernel = walked.symbolic or walked.kernel
+        body = list(walk_stmts(kernel.body))
+        loops = [s for s in body if isinstance(s, Loop)]
+        inner = [s for loop in loops for s in loop.body]
+        loads, looped, staged = walked.loads, walked.looped, {name for name, _ in walked.staged}
         self.extents: Mapping[str, Expr] = dict(kernel.axes)
-        self.rows = _rows(kernel.body)
-        loads, looped = walked.loads, walked.looped
+        self.products = {s.name: s.value for s in body if isinstance(s, Assign) and isinstance(s.value, Dot)}
+        self.rows = next(dot.dims[0] for dot in self.products.values())
+        self.extent_of_rows = self.extents[self.rows]
         self.rings = [_Tile(loads[n].dims, loads[n].dtype, own, n in looped) for n, own in walked.staged]
-        sent = dict(walked.sent)
-        stores = [s for s in walk_stmts(kernel.body) if isinstance(s, StoreTile) and s.buffer in sent]
-        self.outs = [_Tile(s.dims, s.value.dtype, always=sent[s.buffer]) for s in stores]
-        every = (s for s in walk_stmts(kernel.body) if isinstance(s, Assign))
         self.once = any(not t.looped for t in self.rings)
-        self.products = {s.name: s.value for s in every if isinstance(s.value, Dot)}
-        staged = {n for n, _ in walked.staged}
+        sent = dict(walked.sent)
+        stores = [s for s in body if isinstance(s, StoreTile) and s.buffer in sent]
+        self.outs = [_Tile(s.dims, s.value.dtype, always=sent[s.buffer]) for s in stores]
         sources = {x for d in self.products.values() if not isinstance(x := bare(d.a), Local) or x.name not in staged}
         self.operands = [(x.dims, x.dtype) for x in sources]
-        loops = [s for s in walk_stmts(kernel.body) if isinstance(s, Loop)]
-        self.read = _read(tuple(x for s in loops for x in s.body), staged)
+        self.read = _read(tuple(inner), staged)
         self.read_once = _read(kernel.body, staged) - self.read
         self.copied = [loads[n] for n in walked.read if n not in looped]
-        self.functions = {e.dims for s in loops for x in s.body for v in stmt_exprs(x) for e in walk(v) if _is_slow(e)}
+        self.functions = {e.dims for s in inner for whole in stmt_exprs(s) for e in walk(whole) if _is_slow(e)}
         self.special = max((_special(s.body) for s in loops), default=0.0)
-        self.inner = max((_dots(s.body) for s in walk_stmts(kernel.body) if isinstance(s, Loop)), key=len, default=[])
+        self.inner = max((_dots(s.body) for s in loops), key=len, default=[])
         self.late = bool(walked.late)
-        self.kept = any(sums_of(s.body, staged) for s in walk_stmts(kernel.body) if isinstance(s, Loop))
+        self.kept = any(sums_of(s.body, staged) for s in loops)
         axes = {n for d in self.products.values() for n in (*d.dims, *d.a.dims)} - {self.rows}
         self.columns = [_columns(s.body, axes) for s in loops]
         self.producer = producer_registers(walked)
@@ -215,11 +216,6 @@ def _special(body: Block) -> float:
     return sum(OPERATORS[x.name].special for x in operators if x.name in OPERATORS)
 
 
-def _rows(body: Block) -> str:
-    """The axis of the consumers' rows."""
-    return next(dot.dims[0] for _, dot in products(body))
-
-
 def _dots(body: Block) -> list[Dot]:
     """The products among some statements, without those of loops inside."""
     return [s.value for s in body if isinstance(s, Assign) and isinstance(s.value, Dot)]
@@ -278,7 +274,7 @@ def forms(walked: Walked, program: TileProgram, given: Mapping[str, int] = NOTHI
 def _preferred(counts: Counts, tiles: Mapping[str, int]) -> tuple[float, ...]:
     """The order of tile sizes: scores of 128 columns, or else as many columns of sums as can be, of rows that lie
     together."""
-    size = {axis: int(known_size(e, tiles)) for axis, e in counts.extents.items()}
+    size = counts.size(tiles)
     scores = [size[d.dims[1]] for d in counts.products.values() if d.acc is None]
     if scores:
         return (abs(math.log2(max(scores) / 128)),)
@@ -288,21 +284,19 @@ def _preferred(counts: Counts, tiles: Mapping[str, int]) -> tuple[float, ...]:
 
 def free_tiles(walked: Walked, program: TileProgram) -> list[Tunable]:
     """The tunables of the walk that have several values: all but the rows of a consumer."""
-    kernel = walked.symbolic or walked.kernel
-    axes = {e.name for _, e in kernel.axes if isinstance(e, Var)}
-    rows = dict(kernel.axes)[_rows(kernel.body)]
-    return [t for t in program.tunables if t.name in axes and t.candidates and Var(t.name) != rows]
+    counts = counts_of(walked)
+    axes = {e.name for e in counts.extents.values() if isinstance(e, Var) and e != counts.extent_of_rows}
+    return [t for t in program.tunables if t.name in axes and t.candidates]
 
 
 def _tiles(walked: Walked, program: TileProgram, given: Mapping[str, int]) -> Iterator[dict[str, int]]:
     """Values for the tunables of the walk: the consumer's rows are fixed."""
-    kernel = walked.symbolic or walked.kernel
-    rows = dict(kernel.axes)[_rows(kernel.body)]
+    counts = counts_of(walked)
+    rows, columns = counts.extent_of_rows, {d.dims[1] for d in counts.products.values()}
     free = free_tiles(walked, program)
     fixed = {n: v for n, v in walked.values.items() if n not in {t.name for t in free}}
     fixed |= {rows.name: ROWS} if isinstance(rows, Var) else {}
-    columns = {d.dims[1] for s in walk_stmts(kernel.body) for d in _dots((s,))}
-    wide = {e.name for axis, e in kernel.axes if axis in columns and isinstance(e, Var)}
+    wide = {e.name for axis, e in counts.extents.items() if axis in columns and isinstance(e, Var)}
     candidates = {t.name: _with_wider(t.candidates) if t.name in wide else t.candidates for t in free}
     for values in product(*((given[t.name],) if t.name in given else candidates[t.name] for t in free)):
         yield {**fixed, **dict(zip((t.name for t in free), values, strict=True))}
@@ -321,8 +315,7 @@ def misfit(walked: Walked, program: TileProgram, levers: Levers) -> Unsupported 
     wrong = wrong_with(counts.needs(replace(levers, tiles=tiles)), levers)
     if wrong is None:
         return None
-    rows = counts.extents[counts.rows]
-    shown = {e.name for e in counts.extents.values() if isinstance(e, Var) and e != rows}
+    shown = {e.name for e in counts.extents.values() if isinstance(e, Var) and e != counts.extent_of_rows}
 
     def listed(x: Levers) -> tuple[str, ...]:
         chosen = [f"{n} {v}" for n, v in x.tiles.items() if n in shown]
