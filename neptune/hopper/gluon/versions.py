@@ -77,14 +77,14 @@ def missing() -> str | None:
     return None
 
 
-def fault(asked: str) -> TargetError | None:
+def fault(task: str) -> TargetError | None:
     """That the Triton here has no Gluon, or one without what generated text uses."""
     if (lacks := missing()) is None:
         return None
     import triton
 
     return TargetError(
-        asked,
+        task,
         f"the asynchronous form is written in Gluon, and Triton {triton.__version__} lacks it: {lacks}",
         legal=(f"Triton {OLDEST} to {NEWEST}",),
         hint="without it the form in plain Triton runs: leave the choice to Neptune",
