@@ -1,1 +1,1 @@
-"""What is Hopper's: the asynchronous form of a kernel, its Gluon text, and the proof that its roles stay in step."""
+"""The warp-specialised form of a kernel on Hopper: its Gluon text, and the proof that its roles stay in step."""

@@ -60,12 +60,12 @@ class Part:
 
     @property
     def levers(self) -> dict[str, int | str]:
-        """What was chosen, as plain numbers and words."""
+        """The levers that were chosen, as plain numbers and words."""
         levers = self.kernel.levers
         return {**levers.tiles, "consumers": levers.consumers, "stages": levers.stages, "persistent": levers.persistent}
 
     def said(self) -> dict[str, Any]:
-        """What explain() says of it."""
+        """The facts that explain() shows of it."""
         needs = counts_of(self.walked).needs(self.kernel.levers)
         most, least = self.kernel.levers.registers
         return {
@@ -102,7 +102,7 @@ class Draft:
         return self.parts[0].levers
 
     def plain(self) -> Asynchronous:
-        """What a kernel keeps of it; the verdict is for `neptune.hopper.validate.verdicts`."""
+        """The data that a kernel keeps of it; the verdict is for `neptune.hopper.validate.verdicts`."""
         kinds = zip(self.text.kernels, self.parts, strict=True)
         first, *others = (Roles(k, p.levers, p.kernel.levers.registers) for k, p in kinds)
         return Asynchronous(
@@ -128,7 +128,7 @@ class Derived(Draft):
     times: Mapping[str, Mapping[str, float] | None] = field(default_factory=dict)
 
     def said(self) -> dict[str, Any]:
-        """What explain() says of it."""
+        """The facts that explain() shows of it."""
         return {
             "architecture": TARGET,
             "aligned": list(self.text.aligned),
@@ -247,7 +247,7 @@ def with_walk(program: TileProgram, walked: Walked, differs: Differs) -> TilePro
 
 
 def _tied(program: TileProgram, kernel: TileKernel, own: Iterable[str]) -> Unsupported | None:
-    """What of other kernels ties this one's tiles, or its loops, to theirs."""
+    """The reason why this kernel's tiles, or its loops, are tied to those of others; None where they are not."""
     sizes = {n for b in program.temporaries for d in b.shape for n in variables(d)}
     if tied := sorted(sizes & set(own)):
         return Unsupported(f"temporaries are as large as its tiles, by {tied[0]}", kernel.name)

@@ -16,7 +16,7 @@ LEVERS: Mapping[str, tuple[Any, ...]] = {
     "own_out": (True, False),
     "ahead": (False, True),
 }
-"""What a caller may settle, and its values."""
+"""The levers that a caller may settle, and their values."""
 CHOSEN = ("consumers", "stages", "persistent")
 PERSISTENT = {
     "once": "a program each",
@@ -26,12 +26,12 @@ PERSISTENT = {
 
 
 def kernels_of(e: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """What an explanation says of each asynchronous kernel; one from before there could be several has one."""
+    """The facts of an explanation about each asynchronous kernel; one from before there could be several has one."""
     return list(e["kernels"]) if "kernels" in e else [e]
 
 
 def verdict_lines(v: Mapping[str, Any] | None) -> Iterator[str]:
-    """What the verdict is, with its figures."""
+    """Lines of the verdict with its figures."""
     if v is None or v["faults"] == [accepted.NOT_COMPARED]:
         yield "verdict: none yet; it is made where there is a GPU for it"
         return
@@ -75,7 +75,7 @@ def _said(e: Mapping[str, Any]) -> str:
 
 
 def _lines_of(e: Mapping[str, Any]) -> Iterator[str]:
-    """What is in shared memory, what runs late, who gets which groups, what it takes."""
+    """Lines of a kernel: what is in shared memory, what runs late, who gets which groups, what it takes."""
     registers = e["registers"]
     for t in e["tiles"]:
         whose = "one for each consumer" if t["own"] else "shared"

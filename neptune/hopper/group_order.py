@@ -1,4 +1,5 @@
-"""How groups of rows come to programs: in bands, by which operands are found in the cache, and by their weights.
+"""The order in which groups of rows come to programs: in bands, by which operands are found in the cache, and by their
+weights.
 
 Programs that run beside each other have tiles with neighbouring numbers. Numbered column by column, tiles of one column
 read all rows; numbered in bands of `W` groups of rows, column by column inside of a band, as many tiles read fewer rows
@@ -43,7 +44,7 @@ def across(grid: tuple[GridAxis, ...], group: Collection[str], loads: Loads) -> 
 
 
 def across_of(kernel: AsyncKernel) -> str | None:
-    """That variable of an asynchronous kernel."""
+    """The grid variable along which shared tiles of an asynchronous kernel differ, as `across` says."""
     own = {r.name: r.own for r in kernel.rings}
     fills = ((own[s.ring], s.load) for s in walk_async(kernel.producer) if isinstance(s, Fill))
     return across(kernel.grid, {kernel.group, kernel.rows}, fills)

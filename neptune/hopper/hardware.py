@@ -1,4 +1,4 @@
-"""What of sm_90 the form is made for: warpgroups and their products, and what one processor has.
+"""The hardware that the form is made for: warpgroups of sm_90 and their products, and what one processor has.
 
 Rates and sizes are those of the table of machines (`neptune.tune.machine`).
 """
@@ -13,14 +13,14 @@ WARP, WARPS = 32, 4
 THREADS = WARP * WARPS
 """Threads of a consumer."""
 ROWS, COLUMNS = 64, 256
-"""Of a product of one warpgroup: its rows, those of a consumer, and the most columns."""
+"""The rows of a product of one warpgroup, which are those of a consumer, and its most columns."""
 LANES_PER_ROW = 4
 """Threads that hold a row of a product's result."""
 SHARED_LIMIT = BY_ARCH["sm_90"].shared_limit
 """Bytes of shared memory that a program can have."""
 PROGRAMS = BY_ARCH["sm_90"].processors
-"""That run at once, of one to a multiprocessor."""
+"""Programs that run at once, one on each multiprocessor."""
 FLOPS, EXPONENTIALS = BY_ARCH["sm_90"].matrix["float16"], BY_ARCH["sm_90"].special
-"""Of a multiprocessor in a cycle: of 16-bit products, and of special functions."""
+"""The work of a multiprocessor in a cycle: operations of 16-bit products, and special functions."""
 LATENCY = 1500
 """Cycles from asking for a tile until it is there."""

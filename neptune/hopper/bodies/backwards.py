@@ -29,7 +29,7 @@ from neptune.tile.scalars import put, var
 
 @dataclass(frozen=True)
 class Plan:
-    """How a run is walked backwards: each piece with its parts, and the general one that serves any tile."""
+    """A run that is walked backwards: each piece with its parts, and the general one that serves any tile."""
 
     run: Run
     parts: tuple[Rotated, ...]
@@ -67,7 +67,7 @@ def _general(pieces: Collection[Piece], parts: list[Rotated]) -> int | None:
 
 
 def _live(p: Rotated) -> set[str]:
-    """What an iteration leaves to the next: what it reads before it is assigned, and what late products read."""
+    """The locals that an iteration leaves to the next: those read before they are assigned, or by late products."""
     first: set[str] = set()
     live = set(p.carried)
     for s in (*p.front, *p.back):
@@ -78,7 +78,7 @@ def _live(p: Rotated) -> set[str]:
 
 
 def backwards(p: Plan, b: Bounds, step: str, loads: Block) -> Block:
-    """What a consumer does."""
+    """The body of a consumer that walks a run backwards."""
     begin, end = b.edges[0], b.edges[-1]
     variable = p.run.var
 

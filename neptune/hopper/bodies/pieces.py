@@ -103,7 +103,7 @@ def _last(c: Expr) -> Expr:
 
 
 def _ends(e: Expr) -> set[Expr]:
-    """What an end is the minimum of."""
+    """The expressions that an end is the minimum of."""
     parts = args_of(e, "min")
     return {x for p in parts for x in _ends(p)} if parts else {e}
 

@@ -36,7 +36,7 @@ from neptune.tile.passes.util import products, scalar_names
 from neptune.tile.scalars import with_values
 
 LEAST = 16
-"""Of the extents of an operand: the depth of one instruction for 16 bits."""
+"""The least extent of an operand: the depth of one instruction for 16 bits."""
 OPERANDS = ("float16", "bfloat16", "int8", "float8_e4m3fn", "float8_e5m2")
 
 
@@ -54,7 +54,7 @@ class Staging:
 
 
 def stage(program: TileProgram, single: ConsumerKernel) -> Staging:
-    """What is staged of a kernel by consumers. Raises Unsupported."""
+    """The tiles of a kernel by consumers that are staged. Raises Unsupported."""
     kernel = with_values(single.kernel, single.values)
     if again := reread(kernel.body):
         raise Unsupported("the kernel reads what it writes", again[0], "a kernel that writes only results")
@@ -91,7 +91,7 @@ def stage(program: TileProgram, single: ConsumerKernel) -> Staging:
 
 
 def _once(kernel: TileKernel, ctx: GivenShapes, assigned: Mapping[str, list[Assign]]) -> Iterator[str]:
-    """What is loaded outside of loops, in the form of a product's result."""
+    """The locals that are loaded outside of loops, in the form of a product's result."""
     results = {dot.dims for _, dot in products(kernel.body)}
     for s in kernel.body:
         if not isinstance(s, Assign) or assigned[s.name] != [s] or s.value.dims not in results:

@@ -37,7 +37,8 @@ from neptune.tile.scalars import in_block, put, var, with_values
 
 
 def walk(program: TileProgram, kernel: TileKernel, levers: Levers) -> Walked:
-    """What a group of consumers does; `levers.tiles` gives tile sizes. Raises Unsupported where it has none."""
+    """The role bodies of a group of consumers; `levers.tiles` gives tile sizes. Raises Unsupported where it has
+    none."""
     single = consumer_kernel(program, kernel, levers.tiles)
     single = replace(single, kernel=operands(single.kernel))
     staging = stage(program, single)
@@ -156,7 +157,7 @@ class _Walker:
         self.kept += [note] * bool(why and note not in self.kept)
 
     def _limits(self, run: Run) -> Bounds:
-        """Where a run begins and ends."""
+        """The names of where a run begins and ends, for a consumer and for its group."""
         data = [x for p in run.pieces for e in (p.lo, p.hi) for x in loads(e)]
         if any(self.group.rows in variables(x) for x in data):
             # A consumer behind the last row must not read there.
@@ -201,7 +202,7 @@ class _Walker:
 
 
 def _most_masked(bodies: Sequence[Block]) -> Block:
-    """Of bodies that differ in masks, the one that is right for every tile."""
+    """The body that is right for every tile, of some that differ in masks."""
     return max(bodies, key=lambda b: sum(masks(s) for s in walk_stmts(b)))
 
 

@@ -1,4 +1,4 @@
-"""What one program group does on tiles, before any synchronisation: a body for its producer, one for its consumers.
+"""The role bodies of a group on tiles, before any synchronisation: one for its producer, one for its consumers.
 
 A *consumer* is the program of 64 rows that the kernel has where the tile of its row axis is 64. `consumers` of them,
 neighbours along the grid variable `rows`, share what does not depend on it::
@@ -50,7 +50,7 @@ class Walked:
 
     @property
     def loads(self) -> dict[str, TExpr]:
-        """What the producer assigns, by name: the load of each staged tile among it."""
+        """The values that the producer assigns, by name: the load of each staged tile among it."""
         return {s.name: s.value for s in walk_stmts(self.producer) if isinstance(s, Assign)}
 
     @property

@@ -72,14 +72,14 @@ NOTHING: Mapping[str, int] = MappingProxyType({})
 APART = 3
 """Stages of loops where they are (depth 64, three consumers: 1 to 4 % ahead of two stages on an H200)."""
 MEMORY = ((True, True), (True, False), (False, False))
-"""What is tried of results and of tiles that are loaded once a group: memory of their own, and two stages. A result
-lies over a tile of one stage alone."""
+"""Choices that are tried of results and of tiles that are loaded once a group: memory of their own, and two stages. A
+result lies over a tile of one stage alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What a form takes: bytes of shared memory, registers of a consumer's thread, and the cycles that the products of
-    one iteration, and its special functions, keep a multiprocessor busy."""
+    """The resources of a form: bytes of shared memory, registers of a consumer's thread, and the cycles that the
+    products of one iteration, and its special functions, keep a multiprocessor busy."""
 
     shared: int
     registers: float
@@ -99,7 +99,7 @@ class _Tile:
 
 
 class Counts:
-    """What a walk holds: the tiles of its rings and results, and its products."""
+    """Counts of what a walk holds: the tiles of its rings and results, and its products."""
 
     def __init__(self, walked: Walked) -> None:
         kernel = walked.symbolic or walked.kernel
@@ -135,7 +135,7 @@ class Counts:
         return {axis: int(known_size(e, tiles)) for axis, e in self.extents.items()} | {self.rows: ROWS}
 
     def needs(self, levers: Levers) -> Needs:
-        """What a form takes, with tile sizes in `levers.tiles`."""
+        """The resources that a form needs, with tile sizes in `levers.tiles`."""
         size = self.size(levers.tiles)
 
         def elements(dims: tuple[str, ...]) -> int:
@@ -175,7 +175,7 @@ class Counts:
 
 @lru_cache(maxsize=32)
 def counts_of(walked: Walked) -> Counts:
-    """What a walk holds, counted once."""
+    """The counts of a walk, made once."""
     return Counts(walked)
 
 
@@ -186,7 +186,7 @@ def _read(body: Block, staged: set[str]) -> set[LoadTile]:
 
 
 def _columns(body: Block, axes: set[str]) -> list[tuple[str, ...]]:
-    """What a loop reads of columns of products, one number for each, by pointers: the dims of each tile."""
+    """The dims of each tile of numbers, one for each column of a product, that a loop reads by pointers."""
     loads = [s.value for s in body if isinstance(s, Assign) and isinstance(s.value, LoadTile)]
     return [e.dims for e in loads if len(e.dims) == 1 and e.dims[0] in axes]
 
@@ -209,7 +209,7 @@ def _is_slow(e: TExpr) -> bool:
 
 
 def _special(body: Block) -> float:
-    """How many special functions a body takes of each score."""
+    """The number of special functions that a body takes of each score."""
     operators = (
         x for s in body if isinstance(s, Assign) for x in walk(s.value) if isinstance(x, Op) and len(x.dims) == 2
     )

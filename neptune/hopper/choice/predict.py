@@ -96,7 +96,7 @@ class FormTime:
 
 @dataclass
 class Predictor:
-    """What is known of a kernel of a program at given sizes, to be asked for many levers. `name`: of the kernel, by
+    """A kernel of a program at given sizes, which predicts times of many levers. `name`: of the kernel, by
     default of the first.
 
     `late`: products of what is computed are issued one tile late. `carried`: those of loaded tiles alone stay in flight
@@ -174,7 +174,7 @@ class Predictor:
         return self._us_behind[key]
 
     def beside(self, levers: Levers, on_tiles: Mapping[str, int]) -> float:
-        """How many microseconds longer these kernels take for the parts of a form."""
+        """The microseconds that these kernels take longer for the parts of a form."""
         return self.behind(on_tiles, self.parts(levers)) - self.behind(on_tiles, {})
 
     @cached_property
@@ -190,7 +190,7 @@ class Predictor:
         return frozenset(self.model.program.chosen)
 
     def _group(self, levers: Levers) -> _ConsumerGroup:
-        """What does not depend on stages and on how groups come to programs."""
+        """The group of consumers, which does not depend on stages and on how groups come to programs."""
         key = (levers.consumers, *sorted(levers.tiles.items()))
         if key not in self._groups:
             every = self._at(levers.tiles, levers.consumers, {})
@@ -302,7 +302,7 @@ class _ConsumerGroup:
         return total
 
     def _apart(self, m: Move) -> float:
-        """How many different tiles the groups of the same rows read."""
+        """The number of different tiles that the groups of the same rows read."""
         rows = _rows(self.one.work)
         along = {g.var for g in self.one.work.kernel.grid if rows in variables(g.extent)}
         return prod(_number(n) for v, n in self.every.grid if v in m.depends and v not in along)

@@ -1,4 +1,4 @@
-"""What a tuner and the choice of templates see of this form: levers and tiles that fit, with predicted times.
+"""The space of levers and tiles that fit, with predicted times, for a tuner and for the choice of templates.
 
 One choice of levers is for all kernels of a program, as a caller settles them; a kernel that they do not fit stays on
 tiles. Templates are compared by the time of a program before any form is derived:
@@ -27,12 +27,13 @@ from neptune.tune.gains import Asked
 from neptune.tune.machine import Machine
 
 ORDERS = {"table": ("table", "stride", "once"), "stride": ("stride", "once"), "once": ("once", "stride")}
-"""How groups of rows may come to programs, by what counts put first: a table is for groups that differ."""
+"""Orders in which groups of rows may come to programs, by what counts put first: a table is for groups that differ."""
 
 FEW = 4
 """Tiles that are looked at beyond the first sizes: the best there."""
 OFF = 1.3
-"""Of two forms, of which one was predicted 1.14 times too slow, and the other 1.23 times too fast."""
+"""The factor by which two predictions may be off: one form was predicted 1.14 times too slow, another 1.23 times too
+fast."""
 
 
 @dataclass
@@ -65,7 +66,8 @@ class Offers:
 def offers(
     program: TileProgram, sizes: Mapping[str, int], machine: Machine, given: Mapping[str, int] | None = None
 ) -> Offers:
-    """What fits, with times at some sizes, and the tile sizes that are `given`; nothing where no kernel has the form.
+    """The offers that fit, with times at some sizes, and the tile sizes that are `given`; nothing where no kernel has
+    the form.
 
     Forms are those of a compilation that is told no sizes: they serve all.
     """

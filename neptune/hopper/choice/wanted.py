@@ -1,4 +1,4 @@
-"""What a caller asks of asynchronous forms: levers and tile sizes that are settled, and the order of those that fit."""
+"""The constraints of a caller: levers and tile sizes that are settled, and the order of those that fit."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ EXCLUSIVE = ("persistent", "own_out", "ahead")
 
 
 def predictor(wanted: Wanted, program: TileProgram, walked: Walked) -> Predictor:
-    """What predicts the times of a kernel's forms."""
+    """The predictor of the times of a kernel's forms."""
     assert wanted.sizes is not None
     short = frozenset(t.stage for t in wanted.short)
     return predictor_of(program, walked, with_parts(wanted.sizes, program, wanted.params), wanted.machine, short)
 
 
 def times(wanted: Wanted, program: TileProgram, walked: Walked, levers: Levers) -> dict[str, float] | None:
-    """What is predicted of a kernel in both forms, in microseconds; None where nothing is."""
+    """The predicted times of a kernel in both forms, in microseconds; None where no sizes are known."""
     if wanted.sizes is None:
         return None
     known = predictor(wanted, program, walked)
@@ -45,7 +45,7 @@ def predictor_of(
     machine: Machine,
     short: frozenset[str] = frozenset(),
 ) -> Predictor:
-    """What predicts the times of a kernel's forms at some sizes; in the stages of `short` they have instructions."""
+    """The predictor of the times of a kernel's forms at some sizes; in the stages of `short` they have instructions."""
     about = walked.kernel.name, bool(walked.late), counts_of(walked).kept
     return _predictor(program, *about, tuple(sorted(sizes.items())), machine, short)
 
@@ -106,7 +106,7 @@ def _has(x: Levers, settled: Mapping[str, Any]) -> bool:
 
 
 def _excluded(every: Sequence[Levers], walked: Walked, exclusive: Mapping[str, Any]) -> str:
-    """What levers that exclude each other, or a kernel, come from."""
+    """The reason why levers exclude each other, or a kernel."""
     if exclusive.get("ahead") and not counts_of(walked).once:
         return "all its tiles come in loops, none once for a group of rows"
     if exclusive.get("ahead") and exclusive.get("persistent") == "once":

@@ -93,7 +93,7 @@ _MASKED: dict[str, Callable[..., Any]] = {
         (column >= first) & (column <= last)
     ),
 }
-"""Which elements a choice keeps; the others are -inf."""
+"""The comparisons that say which elements a choice keeps; the others are -inf."""
 
 
 def inline_asm(asm: str, constraints: str, args: Any, dtype: Any, is_pure: bool, pack: int) -> Any:
@@ -205,7 +205,7 @@ SwizzledSharedLayout PaddedSharedLayout SharedLinearLayout CoalescedLayout"""
 
 
 def _made(machine: Any) -> dict[str, Callable[..., Any]]:
-    """What makes tiles of nothing, or of memory."""
+    """The functions that make tiles of nothing, or of memory."""
 
     def full(shape: Any, value: Any, dtype: Any, layout: Any = None) -> Any:
         if machine.stub and is_float(dtype):

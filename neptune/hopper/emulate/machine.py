@@ -71,7 +71,7 @@ class Product:
 
 
 class InFlight:
-    """What an asynchronous product returns: nothing may be done with it but to wait."""
+    """The result of an asynchronous product: nothing may be done with it but to wait."""
 
     def __init__(self, product: Product) -> None:
         self.product = product
@@ -302,7 +302,7 @@ class Running:
         return iterable
 
     def bound(self, name: str, value: Any) -> None:
-        """Of a trace."""
+        """A name of the text has a new value: a trace asks, and this machine has no use for it."""
 
     def specialise(self, roles: Sequence[tuple[Any, tuple[Any, ...]]], warps: Any = (), registers: Any = ()) -> None:
         names = role_names([getattr(f, "__name__", "role") for f, _ in roles])

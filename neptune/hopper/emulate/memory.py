@@ -200,7 +200,7 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Slot:
-    """What of a buffer an access touches: some of its first indices, known."""
+    """The part of a buffer that an access touches: some of its first indices, known."""
 
     buffer: str
     serial: int
@@ -280,4 +280,4 @@ class SharedMemory:
         self.machine.store_shared(self, value)
 
     def _keep_alive(self) -> None:
-        """Of Gluon: the buffer is not given to another one before here."""
+        """Gluon does not give the buffer to another one before here; buffers are never shared in this machine."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 CHANGE = 0.05
-"""How often a priority is drawn anew at a point where roles may take turns."""
+"""The probability with which a priority is drawn anew at a point where roles may take turns."""
 
 
 class ProtocolError(Exception):

@@ -24,7 +24,7 @@ class Stub:
 
     @staticmethod
     def of(function: Callable[..., Any], *args: Any, **named: Any) -> Stub:
-        """What a function makes of tiles."""
+        """The stub that a function makes of tiles."""
         for x in args:
             touched(x)
         if not all(map(_known, args)) or not all(map(_known, named.values())):

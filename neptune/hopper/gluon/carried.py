@@ -1,4 +1,4 @@
-"""What loops carry in registers, in a form that keeps them short: sums of rows by lanes, operands in pairs.
+"""Values that loops carry in registers, in a form that keeps loops short: sums of rows by lanes, operands in pairs.
 
     l = full(0)                            l = full(0) [64, 4]
     for …:                                 for …:
@@ -70,7 +70,8 @@ def _end_of_sum(body: Body, name: str) -> int | None:
 
 
 def _use(s: Any, name: str) -> str | None:
-    """What a statement does with a sum: "start", "sum", "scale", "other"; None if nothing but keep it in its place."""
+    """The kind of use that a statement has of a sum: "start", "sum", "scale", "other"; None if nothing but keep it in
+    its place."""
     if isinstance(s, Finish):
         return None
     if isinstance(s, Assign) and s.name == name:

@@ -141,7 +141,7 @@ def _words(text: str) -> set[str]:
 
 
 def _spans(roles: Iterable[Addressed], kernel: AsyncKernel) -> tuple[Span, ...]:
-    """What offsets of int32 add up, in numbers."""
+    """The spans that offsets of int32 add up, in numbers."""
 
     def known(extent: Expr) -> Expr:
         return Const(kernel.levers.tiles[extent.name], "int32") if isinstance(extent, Var) else extent

@@ -66,7 +66,7 @@ class KernelWriter:
         return KernelParameters(self.function, types, boxes, ())
 
     def arguments(self, role: Role) -> list[str]:
-        """What a role is given, in the order of its parameters."""
+        """The arguments of a role, in the order of its parameters."""
         return [n for n in (*self.given, *self.shared.names) if n in role.used]
 
     def role(self, role: Role, consumer: bool) -> list[str]:

@@ -21,7 +21,7 @@ LANES = "LANES"
 _LANES = (
     "gl.DistributedLinearLayout([[8, 0]], [[0, 1], [0, 2], [1, 0], [2, 0], [4, 0]], [[16, 0], [32, 0]], [], [64, 4])"
 )
-"""Of each row one number for each of the four lanes that hold it in a product's result."""
+"""The layout of one number for each of the four lanes that hold a row of a product's result."""
 OPERAND_BITS = 256
 """Bits along the summed axis that one instruction takes of a row."""
 

@@ -177,7 +177,7 @@ def _seen(program: TileProgram) -> list[Buffer]:
 
 
 def _imports(kernels: Sequence[AsyncKernel], program: TileProgram, tiled: bool, text: Sequence[str]) -> list[str]:
-    """What the lines of a module need; with `tiled`, kernels on tiles among them."""
+    """The imports that the lines of a module need; with `tiled`, kernels on tiles among them."""
     hopper = [n for n in HOPPER if n != INIT or any(f"{INIT}(" in line for line in text)]
     persistent = {k.levers.persistent for k in kernels}
     lines = ["import heapq", ""] if "table" in persistent else []

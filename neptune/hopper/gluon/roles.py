@@ -50,7 +50,7 @@ from neptune.tile.ir import (
 
 TABLE, FIRST = "tile_table", "tile_first"
 INIT = "warpgroup_mma_init"
-"""What makes of a tile the sum that products in flight add to: no instruction."""
+"""The function that makes of a tile the sum that products in flight add to: no instruction."""
 PIN, LANE_SUMS, PAIRS, HALVES = "_pin", "_lane_sums", "_pairs", "_halves"
 
 
@@ -291,7 +291,7 @@ class RoleWriter(Writer):
         ctx.emit(f"for {w} in gl.static_range({CONSUMERS}):", *(f"    {line}" for line in inner.lines))
 
     def bytes(self, ring: Ring) -> str:
-        """What is copied in one turn."""
+        """The bytes that are copied in one turn."""
         sizes = (self.ctx.scalar(self.ctx.extents[d]) for d in ring.dims)
         return " * ".join([*[CONSUMERS] * ring.own, *map(str, sizes), str(DTYPES[ring.dtype].bits // 8)])
 
@@ -364,7 +364,7 @@ class RoleWriter(Writer):
         self.ctx.emit(*(f"{name} = {INIT}({name})" for name in on))
 
     def pinned(self, s: Finish) -> str | None:
-        """What is to be there when a wait begins: the last tile of rows, for which the others were made."""
+        """The local that is to be there when a wait begins: the last tile of rows, for which the others were made."""
         kinds = {n: self.types[n] for n in s.also if n in self.types}
         rows = [n for n, x in kinds.items() if len(x.dims) == 1 and x.dtype == "float32"]
         return rows[-1] if rows else None

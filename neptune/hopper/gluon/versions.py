@@ -25,7 +25,7 @@ OLDEST, NEWEST = "3.6.0", "3.9.0"
 """The releases that are tried, by `make test-all` after `make newest`."""
 GLUON = "triton.experimental.gluon"
 SOURCE = f"{GLUON}._runtime:GluonASTSource"
-"""What Triton's compiler takes for a Gluon kernel."""
+"""The source that Triton's compiler takes for a Gluon kernel."""
 LAYOUT = f"{GLUON}.language:NVMMASharedLayout"
 """The layout of a descriptor's box in shared memory, by `get_default_for`."""
 
@@ -49,7 +49,7 @@ NEEDED: Mapping[str, str] = MappingProxyType(
         f"{GLUON}.nvidia.hopper": "TensorDescriptor",
     }
 )
-"""What a release must have, by module, by the newest names."""
+"""The names that a release must have, by module, as the newest spells them."""
 
 
 def head() -> tuple[str, ...]:
@@ -64,7 +64,7 @@ def head() -> tuple[str, ...]:
 
 @functools.cache
 def missing() -> str | None:
-    """What the Triton here lacks for generated Gluon; None where it has all."""
+    """The names that the Triton here lacks for generated Gluon; None where it has all."""
     for where, wanted in NEEDED.items():
         try:
             module = importlib.import_module(where)
@@ -78,7 +78,7 @@ def missing() -> str | None:
 
 
 def fault(task: str) -> TargetError | None:
-    """That the Triton here has no Gluon, or one without what generated text uses."""
+    """The error that the Triton here has no Gluon, or one without what generated text uses; None where it has all."""
     if (lacks := missing()) is None:
         return None
     import triton

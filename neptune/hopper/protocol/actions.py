@@ -1,4 +1,5 @@
-"""What roles do, read from the text: a straight list of actions each, for one program of the grid and given sizes.
+"""The actions of roles, read from the text: a straight list of actions each, for one program of the grid and given
+sizes.
 
 wait b parity       goes on when the last complete phase of barrier b has this parity
 arrive b count      bytes > 0: and as many bytes are expected (`mbarrier.expect`)
@@ -33,7 +34,7 @@ class Action:
 
 @dataclass(frozen=True)
 class Finding:
-    """What is wrong with a protocol, where, and a shortest run that shows it (one step a line)."""
+    """A fault of a protocol: where it is, and a shortest run that shows it (one step a line)."""
 
     kind: str
     role: str

@@ -260,5 +260,5 @@ def _join(clock: Clock, other: Clock) -> None:
 
 
 def causal(trace: Trace) -> list[Finding]:
-    """What is wrong between roles in any interleaving; nothing, if all run to their ends without a race."""
+    """The faults between roles in any interleaving; none, if all run to their ends without a race."""
     return Causal(trace).run()

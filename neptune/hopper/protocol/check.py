@@ -97,7 +97,7 @@ def check(source: str, trials: Iterable[Trial], *, most_states: int = 0) -> Repo
 
 
 def together(reports: Sequence[Report]) -> Report:
-    """Of several kernels of a module."""
+    """The reports on several kernels of a module as one."""
     return Report(
         sum(r.programs for r in reports),
         sum(r.actions for r in reports),

@@ -24,7 +24,7 @@ _ENDS = ("finish", "sent", "fence", "sync")
 
 @dataclass(frozen=True)
 class Explored:
-    """What came of a visit: how many states it saw, and the first that is wrong. Not `whole`: there are more states
+    """The result of a visit: how many states it saw, and the first that is wrong. Not `whole`: there are more states
     than were allowed, and nothing is known."""
 
     states: int
@@ -39,7 +39,7 @@ State = tuple[tuple[int, ...], Barriers, int, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class _Wrong:
-    """What a role does wrong in a step."""
+    """A fault of a role in a step."""
 
     kind: str
     role: int
@@ -94,7 +94,7 @@ class _Explorer:
         return Finding(wrong.kind, self.trace.names[wrong.role], line, wrong.text, tuple(reversed(steps)))
 
     def stuck(self, state: State) -> _Wrong | None:
-        """What is wrong where no role has a step: some are not at their end, or a barrier is not."""
+        """The fault where no role has a step: some are not at their end, or a barrier is not."""
         pos, bars, _, _ = state
         waiting = [r for r, p in enumerate(pos) if p < len(self.roles[r])]
         if waiting:

@@ -16,7 +16,7 @@ _BEHIND = ("copy", "product", "send")
 
 
 def rules(trace: Trace) -> Iterator[Finding]:
-    """What each role does wrong by itself with its stores."""
+    """The faults of each role by itself, such as those of its stores."""
     behind = {c for role in trace.roles for a in role if a.kind in _BEHIND for c in a.cells}
     guards = _guards(trace.roles)
     for number, (name, role) in enumerate(zip(trace.names, trace.roles, strict=True)):
@@ -64,7 +64,7 @@ def _releases(trace: Trace, number: int, guards: dict[int, set[int]]) -> Iterato
 
 
 def _turns(trace: Trace, number: int, guards: dict[int, set[int]]) -> Iterator[Finding]:
-    """What a role touches without holding it: from the wait for its arrival to the release of it, it does.
+    """The slots that a role touches without holding them: from the wait for its arrival to the release of it, it does.
 
     Between a release and the next wait a slot may hold this turn or another one, whatever other waits make of that.
     """

@@ -38,11 +38,12 @@ FAR = 1 << 14
 UNEVEN = ((3, 4), (5, 2))
 """Parts, and the tiles that they share: two, two and none; one each, and three times none."""
 FEW = 2
-"""What other sizes are beside short loops: some tiles in a row for one program."""
+"""The value of other sizes beside short loops: some tiles in a row for one program."""
 
 
 def _bounds(kernel: AsyncKernel) -> Iterator[Expr]:
-    """What decides how many tiles there are: bounds of loops and conditions, scalars in them, the groups of rows."""
+    """The expressions that decide how many tiles there are: bounds of loops and conditions, scalars in them, the groups
+    of rows."""
     yield from _groups(kernel)
     for s in (*walk_async(kernel.producer), *walk_async(kernel.consumer)):
         if isinstance(s, Loop | Branch):
@@ -52,7 +53,7 @@ def _bounds(kernel: AsyncKernel) -> Iterator[Expr]:
 
 
 def _groups(kernel: AsyncKernel) -> Iterator[Expr]:
-    """How many groups of rows there are."""
+    """The numbers of groups of rows."""
     return (g.extent for g in kernel.grid if g.var in (kernel.group, kernel.rows))
 
 
@@ -171,7 +172,8 @@ def call(program: TileProgram, values: Mapping[str, int], apart: int = 0) -> Cal
 
 
 def _tensor(b: Buffer, values: Mapping[str, int], more: int = 0) -> Any:
-    """Of integers, from the largest size down, since they may bound loops, as lengths of sequences do."""
+    """A tensor of a buffer: integers go from the largest size down, since they may bound loops, as lengths of sequences
+    do."""
     import torch
 
     shape = tuple(number(e, values) for e in b.shape)
@@ -187,7 +189,7 @@ def _tensor(b: Buffer, values: Mapping[str, int], more: int = 0) -> Any:
 
 
 def window(kernel: AsyncKernel) -> int:
-    """Of every loop of a length that is not known: lengths from none to so many."""
+    """The longest that each loop of unknown length is to be: it is checked with all lengths from none to that."""
     stages = {r.name: r.stages for r in kernel.rings}
     outside = {s.ring for s in _outside(kernel.producer)}
     lengths = [2 * stages[name] for name in outside]
@@ -197,15 +199,15 @@ def window(kernel: AsyncKernel) -> int:
 
 
 def in_a_row(kernel: AsyncKernel) -> int:
-    """How many groups a program goes through: until what is loaded once a group, or so many times, comes back to the
-    same names, and one more."""
+    """The number of groups that a program goes through: until what is loaded once a group, or so many times, comes back
+    to the same names, and one more."""
     stages = {r.name: r.stages for r in kernel.rings}
     outside = {s.ring for s in _outside(kernel.producer)}
     return max([LEAST, *(1 + _period(2 * stages[n], _advance(kernel.producer, n)) for n in outside)])
 
 
 def _outside(body: tuple[AStmt, ...]) -> Iterator[Fill]:
-    """What is filled in no loop of an unknown length: the turns of groups."""
+    """The fills in no loop of an unknown length: the turns of groups."""
     for s in body:
         if isinstance(s, Fill):
             yield s

@@ -105,7 +105,8 @@ class _Flight:
 
 @dataclass(frozen=True)
 class _Carried:
-    """What an iteration leaves to the next one: products in flight, and how many tiles of each ring it holds."""
+    """The state that an iteration leaves to the next one: products in flight, and how many tiles of each ring it
+    holds."""
 
     flight: tuple[_Flight, ...] = ()
     held: Mapping[str, int] = field(default_factory=dict)
@@ -187,7 +188,7 @@ class _BlockWriter:
         return isinstance(s, Assign) and s.name in self.of.rings and isinstance(s.value, LoadTile)
 
     def _range(self, position: int, name: str) -> _Range:
-        """Where the tile that is loaded at a place is in use."""
+        """The range of statements in which the tile that is loaded at a place is in use."""
         users: list[int] = []
         for k in range(position + 1, len(self.body)):
             s = self.body[k]
@@ -361,7 +362,7 @@ class _BlockWriter:
 
 
 def _held(under: list[Assign]) -> tuple[str, ...]:
-    """What is to be there when a product is finished, of what was assigned under it.
+    """The locals that are to be there when a product is finished, of those that were assigned under it.
 
     Tiles of one dim only where no positions are looked at: an iteration that masks has no registers to spare for what
     holds them in place (three consumers of 64 columns spilled there, and not in the loop without masks). No tiles of

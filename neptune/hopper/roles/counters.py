@@ -19,7 +19,7 @@ from neptune.ir.expr import Const, Expr, Load, Op, op, rewrite
 from neptune.tile.ir import Assign, Branch, Dot, Local, Loop, Scalar, TExpr
 
 Offsets = Mapping[str, int]
-"""By how much each counter is ahead of the one that takes its place."""
+"""The lead of each counter over the one that takes its place."""
 
 
 def advanced(counter: str) -> Assign:

@@ -104,8 +104,9 @@ class _Flight:
 
 @dataclass(frozen=True)
 class _State:
-    """Where a role is. Turns are relative to the counter of their ring: `next` of each ring is the turn that no `Await`
-    or `Fill` has had yet, `held` the turns between `Await` and `Release`; `sent` are outs that are not drained."""
+    """The state of a role. Turns are relative to the counter of their ring: `next` of each ring is the turn that no
+    `Await` or `Fill` has had yet, `held` the turns between `Await` and `Release`; `sent` are outs that are not
+    drained."""
 
     next: Mapping[str, int]
     held: frozenset[tuple[str, int]] = frozenset()
@@ -146,7 +147,7 @@ class _Role:
                     self.found.append(f"turns of {ring} are counted by {counter[0]} and by {self.counter_of[ring]}")
 
     def findings(self, body: tuple[AStmt, ...]) -> list[str]:
-        """What is wrong in a body."""
+        """The faults of a body."""
         if self.found:
             return self.found  # without turns nothing can be followed
         start = _State(dict.fromkeys(self.rings, 0))
@@ -380,7 +381,7 @@ def _of_a_warp(s: Assign) -> bool:
 
 
 def _step(s: Assign) -> int | None:
-    """By how much an assignment advances its counter."""
+    """The number of turns by which an assignment advances its counter."""
     match s.value:
         case Op("add", (Local(name, _, _), step), _) if name == s.name:
             expr = getattr(step, "expr", None)

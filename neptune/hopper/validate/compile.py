@@ -49,7 +49,7 @@ class Built:
 
     @cached_property
     def lint(self) -> Lint:
-        """What the linter finds in the machine code, the registers of each role among it."""
+        """The report of the linter on the machine code, the registers of each role among it."""
         (only,) = lint(self.sass)
         return only
 
@@ -78,7 +78,7 @@ def compile_gluon(
 def gluon_or_why(
     source: str, kernel: KernelParameters, values: Mapping[str, int] | None = None, worker: Worker = WORKER
 ) -> Built | TargetError:
-    """What `compile_gluon` gives, or why it refuses."""
+    """The result of `compile_gluon`, or why it refuses."""
     purpose = f"compile Gluon kernel {kernel.function} for {TARGET}"
     if (lacks := versions.fault(purpose)) is not None:
         return lacks

@@ -89,7 +89,7 @@ def typical(kernel: Executable) -> dict[str, int] | None:
 
 
 def _rival(triton: Artifact, sizes: Mapping[str, int]) -> str:
-    """What else times depend on: the Triton form, the sizes, and the GPU."""
+    """A digest of what else times depend on: the Triton form, the sizes, and the GPU."""
     texts = [list(triton.modules[loads].texts) for loads in LOADS]
     parts = [texts, triton.params, dict(sizes), device()]
     return hashlib.sha256(json.dumps(parts).encode("utf-8", "surrogatepass")).hexdigest()

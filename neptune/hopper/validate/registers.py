@@ -1,4 +1,4 @@
-"""Which registers an instruction of sm_90 reads and writes, from its text.
+"""The registers that an instruction of sm_90 reads and writes, from its text.
 
     HGMMA.64x128x16.F32 R88, R180, gdesc[UR12].tnspB, R88, gsb0    reads R180–R183 and R88–R151, writes R88–R151
     STSM.16.MT88.4 [R17+0x20], R24                                 reads R17 and R24–R27
@@ -33,7 +33,7 @@ NOTHING = _words(
     BRA BRX JMP JMX CALL RET EXIT KILL BSSY BSYNC BREAK
     """
 )
-"""What writes no general register; SYNCS may, where its first operand is one."""
+"""Opcodes that write no general register; SYNCS may, where its first operand is one."""
 RESULT = _words(
     """
     MOV MOV32I MOVM SEL PRMT CS2R S2R P2R B2R BMOV SHFL VOTE MATCH
@@ -43,7 +43,7 @@ RESULT = _words(
     LD LDS LDG LDL LDC LDSM ATOM ATOMG ATOMS QSPC HMMA IMMA DMMA BMMA QMMA
     """
 )
-"""What writes the first operand that is no predicate."""
+"""Opcodes that write the first operand that is no predicate."""
 FOUR = _words("HMMA IMMA DMMA BMMA QMMA")
 DOUBLE = _words("DADD DMUL DFMA DMNMX DSETP LEPC")
 CONVERSIONS = _words("F2F I2F F2I I2I")
@@ -121,7 +121,7 @@ def product(op: Instruction) -> Product | None:
 
 
 def access(op: Instruction) -> Access | None:
-    """What an instruction other than a product reads and writes; None for an opcode that is not known."""
+    """The registers that an instruction other than a product reads and writes; None for an opcode that is not known."""
     base, *parts = op.opcode.split(".")
     operands = _operands(op.operands)
     if base.startswith("U") or base in NOTHING:

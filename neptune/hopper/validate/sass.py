@@ -51,7 +51,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Lint:
-    """What is to be known of a kernel's machine code.
+    """The facts to be known of a kernel's machine code.
 
     `findings` break the rule. `products` are matrix instructions of warpgroups, `in_flight` the most groups of them
     that may be at once. Of the innermost loops with products, `exps` are exponentials a thread and `overlapped` those
@@ -74,15 +74,15 @@ class Lint:
 
 @dataclass(frozen=True)
 class State:
-    """What may be in flight: the group that is still open, and closed ones, the newest first. A group is a set of
-    products, one bit each; `registers` are values of setmaxnreg that may be in force."""
+    """The products that may be in flight: the group that is still open, and closed ones, the newest first. A group is a
+    set of products, one bit each; `registers` are values of setmaxnreg that may be in force."""
 
     open: int = 0
     groups: Groups = ()
     registers: frozenset[int] = frozenset()
 
     def join(self, other: State) -> State:
-        """What may be in flight on either path."""
+        """The products that may be in flight on either path."""
         long, short = sorted((self.groups, other.groups), key=len, reverse=True)
         united = tuple(g | (short[i] if i < len(short) else 0) for i, g in enumerate(long))
         return State(self.open | other.open, united, self.registers | other.registers)
@@ -160,7 +160,7 @@ def _lint(f: Function) -> Lint:
 
 
 def _states(f: Function, number: Mapping[int, int]) -> list[State]:
-    """What may hold at the start of each block: the least that all paths agree with."""
+    """The products that may be in flight at the start of each block."""
     events = [
         [f.code[i] for i in f.block(b) if is_product(f.code[i]) or f.code[i].opcode.startswith(_EVENTS)]
         for b in range(len(f.starts))
@@ -175,7 +175,7 @@ def _states(f: Function, number: Mapping[int, int]) -> list[State]:
 def _settled(
     f: Function, start: Held, through: Callable[[int, Held], Held], join: Callable[[Held, Held], Held]
 ) -> list[Held]:
-    """What holds at the start of each block: the least that all paths agree with, given what a block makes of it."""
+    """The states at the start of each block: the least that all paths agree with, given what a block makes of it."""
     before = [start] * len(f.starts)
     work = list(range(len(f.starts) - 1, -1, -1))
     while work:
@@ -215,7 +215,7 @@ class _Owned:
         return ((a, p) for k, (a, p) in enumerate(self._products) if flying >> k & 1)
 
     def disturbed(self, op: Instruction, flying: int) -> list[Finding]:
-        """What an instruction does to products that may be in flight."""
+        """The faults of an instruction towards products that may be in flight."""
         if is_product(op):
             return self._by_product(op, flying)
         if not flying:

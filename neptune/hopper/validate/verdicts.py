@@ -42,7 +42,7 @@ FOLDER = "accepted"
 MAGIC = b"neptune-accepted 1 "
 LOG = logging.getLogger("neptune.codegen")
 _ahead: dict[tuple[str, tuple[int, int]], Future[Verdict | TargetError]] = {}
-"""What is compiled before it is asked for."""
+"""Verdicts on forms that are compiled before they are asked for."""
 Found = TypeVar("Found", Verdict, Timed)
 
 
@@ -144,7 +144,7 @@ def begun(form: Asynchronous, split: tuple[int, int]) -> None:
 
 
 def examined(form: Asynchronous, split: tuple[int, int]) -> Verdict | TargetError:
-    """What compiling alone tells of each of its kernels; why not, where one does not compile."""
+    """The verdict that compiling alone gives, with figures of each kernel; why not, where one does not compile."""
     every: list[Figures] = []
     for x in kernels_of(form, split):
         built = gluon_or_why(form.text, x.kernel, numbers(x.levers))
@@ -166,12 +166,12 @@ def numbers(levers: Mapping[str, int | str]) -> dict[str, int]:
 
 
 def verdict(key: str, built: Built, split: tuple[int, int]) -> Verdict:
-    """What compiling tells of a form of one kernel."""
+    """The verdict that compiling gives on a form of one kernel."""
     return Verdict(**asdict(figures(built, split)), key=key)
 
 
 def figures(built: Built, split: tuple[int, int]) -> Figures:
-    """What is found in the code of one kernel."""
+    """The figures of the code of one kernel."""
     lint = built.lint
     return Figures(
         shared_bytes=built.shared_bytes,

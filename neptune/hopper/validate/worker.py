@@ -35,7 +35,7 @@ DRAWS = 3
 REPEATS = 4
 """Launches of the asynchronous form on the same inputs, whose results are the same bit for bit."""
 ROUNDINGS = 8.0
-"""How many roundings of the narrowest dtype results may differ by, relative to the largest element."""
+"""The number of roundings of the narrowest dtype that results may differ by, relative to the largest element."""
 Run: TypeAlias = Callable[[Sequence[Any], Sequence[torch.Tensor], Mapping[str, Any]], None]
 """Inputs as a call takes them, outputs that it fills, and sizes; among these may be numbers of parts, which the launch
 chooses else."""
@@ -64,7 +64,7 @@ def compared(
 
 
 def limit(program: Program) -> float:
-    """How large the error may be, by the narrowest dtype of inputs and outputs."""
+    """The largest error that may be, by the narrowest dtype of inputs and outputs."""
     floats = [b.dtype for b in (*program.inputs, *program.outputs) if is_float(b.dtype)]
     return ROUNDINGS * max((float(torch.finfo(getattr(torch, d)).eps) for d in floats), default=0.0)
 
@@ -114,7 +114,7 @@ def rounds(calls: Sequence[Call], sampled: Callable[[Call], Sequence[float]]) ->
 
 
 class Session:
-    """What this process holds: both forms of the last request."""
+    """The state of this process: both forms of the last request."""
 
     def __init__(self) -> None:
         self._of: list[Any] = []
