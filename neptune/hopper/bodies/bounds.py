@@ -50,6 +50,17 @@ class _Named:
         """An expression by the names that there are."""
         return rewrite(e, self.known.get)
 
+    def of_all(self, shared: _Named, group: Group, e: Expr, ref: Expr, *, largest: bool) -> Expr:
+        """The bound of a group, which is named in the producer (`shared`) too: the consumer's own `ref` where it is the
+        same for all."""
+        of_group = group.extreme(e, largest=largest)
+        if of_group == e:
+            shared.lines += [s for s in self.lines if isinstance(s, Assign) and ref == local(s.name)]
+            return ref
+        word = "all_end" if largest else "all_begin"
+        shared.name(word, of_group)
+        return self.name(word, group.of_consumer(of_group))
+
 
 def bounds(run: Run, group: Group, taken: frozenset[str]) -> Bounds:
     """Bounds of a walk. Each lies between the one before and the end, also for a consumer behind the last row, whose
@@ -74,19 +85,9 @@ def bounds(run: Run, group: Group, taken: frozenset[str]) -> Bounds:
     edges.append(end)
     shared = _Named(run.var, taken)
     # The end first: a begin may be cut off there.
-    all_end = _of_all(named, shared, group, "all_end", run.hi, end, True)
-    all_begin = _of_all(named, shared, group, "all_begin", lo, begin, False)
+    all_end = named.of_all(shared, group, run.hi, end, largest=True)
+    all_begin = named.of_all(shared, group, lo, begin, largest=False)
     return Bounds(tuple(edges), all_begin, all_end, tuple(named.lines), tuple(shared.lines))
-
-
-def _of_all(own: _Named, shared: _Named, group: Group, word: str, e: Expr, ref: Expr, largest: bool) -> Expr:
-    """The bound of a group: the consumer's own where it is the same for all."""
-    of_all = group.extreme(e, largest=largest)
-    if of_all == e:
-        shared.lines += [s for s in own.lines if isinstance(s, Assign) and ref == local(s.name)]
-        return ref
-    shared.name(word, of_all)
-    return own.name(word, group.of_consumer(of_all))
 
 
 def _above(low: Expr, e: Expr) -> bool:

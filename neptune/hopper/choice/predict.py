@@ -196,7 +196,7 @@ class Predictor:
             every = self._at(levers.tiles, levers.consumers, {})
             parts = {n: int(_number(every.known[n])) for n in self._chosen}
             one = self._at(levers.tiles, 1, parts)
-            self._groups[key] = _ConsumerGroup(one, every, levers.consumers, self.late, self.carried, self.constants)
+            self._groups[key] = _ConsumerGroup(one, every, levers.consumers, self)
         return self._groups[key]
 
     @cached_property
@@ -231,8 +231,9 @@ class _ConsumerGroup:
     """So many consumers with tiles of some sizes: `share` of each class of groups, by how often loops run in them,
     `units`, cycles for which one of its consumers keeps each unit busy, and the `chain` of one."""
 
-    def __init__(self, one: KernelAt, every: KernelAt, consumers: int, late: bool, carried: bool, c: Overlap) -> None:
-        self.one, self.every, self.consumers, self.late, self.carried, self.c = one, every, consumers, late, carried, c
+    def __init__(self, one: KernelAt, every: KernelAt, consumers: int, kernel: Predictor) -> None:
+        self.one, self.every, self.consumers = one, every, consumers
+        self.late, self.carried, self.c = kernel.late, kernel.carried, kernel.constants
         self.sections = one.work.sections
         share, trips = one.without_idle(*one.classes())
         self._every = every.without_idle(*every.classes())
