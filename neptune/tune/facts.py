@@ -12,7 +12,6 @@ from neptune.ir.program import ZERO
 from neptune.runtime.facts import Facts, KernelFacts, LoopFacts
 from neptune.tile.ir import (
     Branch,
-    Dot,
     LoadTile,
     Loop,
     Scalar,
@@ -26,7 +25,7 @@ from neptune.tile.ir import (
     stmt_exprs,
     walk_stmts,
 )
-from neptune.tile.passes.util import scalar_names
+from neptune.tile.passes.util import products, scalar_names
 from neptune.tile.ranges import Ranges
 
 
@@ -72,8 +71,7 @@ def _loops(body: tuple[TStmt, ...]) -> Iterator[LoopFacts]:
 
 def _products(kernel: TileKernel) -> Iterator[str]:
     """What each product multiplies in, in order; pieces of one loop have one each."""
-    for e in (e for s in walk_stmts(kernel.body) for e in stmt_exprs(s)):
-        yield from ("tf32" if x.allow_tf32 else x.a.dtype for x in walk(e) if isinstance(x, Dot))
+    return ("tf32" if dot.allow_tf32 else dot.a.dtype for _, dot in products(kernel.body))
 
 
 def trips(loop: Loop) -> Expr:

@@ -33,7 +33,7 @@ from neptune.tile.ir import (
     stmt_exprs,
     walk_stmts,
 )
-from neptune.tile.passes.util import assigns
+from neptune.tile.passes.util import assigns, products
 from neptune.tile.ranges import Ranges
 from neptune.tile.registers import Estimate, read_in_registers
 from neptune.tune.facts import moves_with
@@ -188,7 +188,7 @@ class _Collected:
                             carried[n.name] = (_axes(n.dims), DTYPES[n.dtype].bits)
                 if isinstance(s, Assign):
                     before.add(s.name)
-            if any(isinstance(n, Dot) for s in walk_stmts(loop.body) for e in stmt_exprs(s) for n in walk(e)):
+            if any(True for _ in products(loop.body)):
                 own = (s for s in walk_stmts(loop.body) if isinstance(s, Assign) and s.name not in self.operands)
                 others |= {s.name: (_axes(s.value.dims), DTYPES[s.value.dtype].bits) for s in own}
         others = {n: tile for n, tile in others.items() if n not in carried}
