@@ -11,8 +11,10 @@ from neptune.forms import Source
 from neptune.hopper.choice.memory import Counts, forms, wrong_with
 from neptune.hopper.choice.predict import Predictor, fastest
 from neptune.hopper.derive import derived
+from neptune.hopper.hardware import SHARED_LIMIT
 from neptune.hopper.ir import Levers
 from neptune.hopper.roles.kernel import roles
+from neptune.runtime.hopper import accepted
 from neptune.tile.parser import parse_tiles
 from neptune.tune.machine import DEFAULT
 from neptune.tune.rank import model_of
@@ -147,3 +149,8 @@ def test_what_does_not_fit_says_what_does(levers: Levers, what: str, legal: str)
     with pytest.raises(Unsupported, match=what) as caught:
         roles(walked(tiles), tiles, levers)
     assert legal in caught.value.legal and len(caught.value.legal) <= 4
+
+
+def test_shared_memory_is_as_large_as_a_launch_allows() -> None:
+    """What runs a kernel knows no table of machines, and has the number for itself."""
+    assert accepted.SHARED == SHARED_LIMIT

@@ -6,8 +6,8 @@ import pytest
 
 from neptune.errors import ExpressionError
 from neptune.frontend.builder import build, compute, placeholder, reduce_axis, select, sum, var
-from neptune.ir.bounds import check_reads
-from neptune.ir.program import Program
+from neptune.ir.bounds import check_reads, nearest_size
+from neptune.ir.program import Program, Scalar
 
 N, M = var("n"), var("m")
 
@@ -34,3 +34,8 @@ def test_what_depends_on_sizes_or_data_is_left_to_them() -> None:
     r = reduce_axis((0, M), "r")
     check_reads(build([compute((M,), lambda i: x[i], "y"), compute((M,), lambda i: x[at[i] - 100], "z")], name="p"))
     check_reads(build(compute((N,), lambda i: sum(x[(i + r) % N], axis=r), "y"), name="p"))
+
+
+@pytest.mark.parametrize(("value", "nearest"), [(1, 16), (33, 48), (97, 96), (515, 96)])
+def test_the_nearest_size_is_a_multiple_within_its_bounds(value: int, nearest: int) -> None:
+    assert nearest_size(Scalar("n", lo=5, hi=100, divisor=16), value) == nearest
