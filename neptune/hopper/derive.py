@@ -309,9 +309,9 @@ def _part(program: TileProgram, kernel: TileKernel, levers: Levers, short: Colle
     with of_kernel(kernel.name):
         again = walk(program, kernel, levers)
         again = replace(again, kernel=shortened(again.kernel, short))
-        kernel_of_roles = roles(again, program, replace(levers, tiles=dict(again.values)))
-    verify_async(kernel_of_roles, program)
-    return Part(again, kernel_of_roles)
+        with_roles = roles(again, program, replace(levers, tiles=dict(again.values)))
+    verify_async(with_roles, program)
+    return Part(again, with_roles)
 
 
 def _none(left: Mapping[str, Unsupported]) -> Unsupported:

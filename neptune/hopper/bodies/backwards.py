@@ -40,12 +40,12 @@ def plan(run: Run, staged: frozenset[str], escaping: Collection[str]) -> Plan | 
     """The walk backwards with rotated products, or why there is none. `escaping` are locals that are read behind."""
     parts: list[Rotated] = []
     for p in run.pieces:
-        parts_or_reason = rotated(p.body, staged)
-        if isinstance(parts_or_reason, str):
-            return parts_or_reason
+        part = rotated(p.body, staged)
+        if isinstance(part, str):
+            return part
         if (wrong := any_order(p.body, escaping)) is not None:
             return wrong
-        parts.append(parts_or_reason)
+        parts.append(part)
     k = _general(run.pieces, parts)
     return (
         "its masked and its other tiles differ by more than masks" if k is None else Plan(run, tuple(parts), parts[k])

@@ -135,10 +135,10 @@ def _both(source: Source, wanted: Wanted, points: Sequence[Asked]) -> Iterator[l
     for k, (wish, on_tiles) in enumerate((w, w.on_tiles) for w in wishes):
         pairs = []
         for walked, order in kernels:
-            known = predictor(wish, program, walked)
+            model = predictor(wish, program, walked)
             looked = _several(order) if k else order[:1]
-            ours = min(known.of(x).us + known.beside(x, on_tiles) for x in looked)
-            pairs.append((ours, known.on_tiles(on_tiles)))
+            ours = min(model.of(x).us + model.beside(x, on_tiles) for x in looked)
+            pairs.append((ours, model.on_tiles(on_tiles)))
         yield pairs
 
 

@@ -34,8 +34,8 @@ def times(wanted: Wanted, program: TileProgram, walked: Walked, levers: Levers) 
     """The predicted times of a kernel in both forms, in microseconds; None where no sizes are known."""
     if wanted.sizes is None:
         return None
-    known = predictor(wanted, program, walked)
-    return {"us": round(known.of(levers).us, 2), "triton": round(known.on_tiles(wanted.on_tiles), 2)}
+    model = predictor(wanted, program, walked)
+    return {"us": round(model.of(levers).us, 2), "triton": round(model.on_tiles(wanted.on_tiles), 2)}
 
 
 def predictor_of(
@@ -46,8 +46,8 @@ def predictor_of(
     short: frozenset[str] = frozenset(),
 ) -> Predictor:
     """The predictor of the times of a kernel's forms at some sizes; in the stages of `short` they have instructions."""
-    about = walked.kernel.name, bool(walked.late), counts_of(walked).kept
-    return _predictor(program, *about, tuple(sorted(sizes.items())), machine, short)
+    kernel = walked.kernel.name, bool(walked.late), counts_of(walked).kept
+    return _predictor(program, *kernel, tuple(sorted(sizes.items())), machine, short)
 
 
 @lru_cache(maxsize=32)
@@ -124,14 +124,14 @@ def _by_time(
     candidates: Sequence[Levers], walked: Walked, program: TileProgram, wanted: Wanted
 ) -> list[Levers] | Unsupported:
     """Levers by their predicted times; Unsupported where all are far behind the Triton form, if they may not be."""
-    known = predictor(wanted, program, walked)
-    order = fastest(candidates, known, wanted.on_tiles)
+    model = predictor(wanted, program, walked)
+    order = fastest(candidates, model, wanted.on_tiles)
     if wanted.ahead:
-        ours = known.of(order[0]).us + known.behind(wanted.on_tiles, known.parts(order[0]))
-        triton = known.on_tiles(wanted.on_tiles) + known.behind(wanted.on_tiles, {})
+        ours = model.of(order[0]).us + model.behind(wanted.on_tiles, model.parts(order[0]))
+        triton = model.on_tiles(wanted.on_tiles) + model.behind(wanted.on_tiles, {})
         # A trial's data is not the caller's: where data says how much work there is, what it measures decides nothing.
         if ours > (1.0 if by_data(walked) else BEHIND) * triton:
-            sizes = ", ".join(f"{n}={v}" for n, v in known.sizes.items())
+            sizes = ", ".join(f"{n}={v}" for n, v in model.sizes.items())
             why = f"it is predicted to take {ours:.0f} µs at {sizes}, and the Triton form {triton:.0f} µs"
             return Unsupported(why, walked.kernel.name)
     return order
