@@ -103,7 +103,7 @@ def refused_by(call: Callable[Given, object], *args: Given.args, **options: Give
 class Unsupported(Exception):
     """What a part of Neptune does not handle, which is no error yet: others may, or the other form runs.
 
-        walked = answered(walk, program, kernel, levers)    →  Walked(…), or Unsupported("it has no product")
+        bodies = answered(role_bodies, program, kernel, levers)    →  RoleBodies(…), or Unsupported("it has no product")
 
     It is raised where a recursion finds it, and is a value from the entry of that recursion on (`answered`): users
     never see it raised. `why` is what is the matter with the stage, loop, tensor or function `where`, in a user's

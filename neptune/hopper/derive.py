@@ -1,6 +1,6 @@
 """From a TileProgram to its asynchronous form: each step of `neptune.hopper`, in order.
 
-walk      producer and consumers, on tiles; checked against the expression
+bodies    producer and consumers, on tiles; checked against the expression
 forms     consumers, stages and tiles that fit, the best first
 roles     rings, turns, waits; verified
 generate  the text
@@ -20,8 +20,8 @@ from typing import Any
 
 from neptune.errors import InternalError, Unsupported, of_kernel
 from neptune.forms import Source, Wanted
-from neptune.hopper.bodies.walk import walk, walked_of
-from neptune.hopper.bodies.walked import Walked
+from neptune.hopper.bodies.role_bodies import RoleBodies
+from neptune.hopper.bodies.write import bodies_of, role_bodies
 from neptune.hopper.choice.memory import counts_of
 from neptune.hopper.choice.wanted import ordered
 from neptune.hopper.choice.wanted import times as times_of
@@ -33,8 +33,7 @@ from neptune.hopper.protocol.trials import trials
 from neptune.hopper.roles.kernel import roles
 from neptune.hopper.roles.verify import verify_async
 from neptune.ir.dtypes import is_float
-from neptune.ir.expr import Expr, substitute, variables
-from neptune.ir.expr import walk as nodes
+from neptune.ir.expr import Expr, substitute, variables, walk
 from neptune.runtime.hopper.data import Asynchronous, Roles
 from neptune.runtime.parts import Parts
 from neptune.tile.ir import LoadTile, TileKernel, TileProgram, stmt_exprs, walk_stmts
@@ -55,7 +54,7 @@ Differs = Callable[[TileProgram], "str | None"]
 class Part:
     """One kernel in this form: what its roles do."""
 
-    walked: Walked
+    bodies: RoleBodies
     kernel: AsyncKernel
 
     @property
@@ -66,17 +65,17 @@ class Part:
 
     def said(self) -> dict[str, Any]:
         """The facts that explain() shows of it."""
-        needs = counts_of(self.walked).needs(self.kernel.levers)
+        needs = counts_of(self.bodies).needs(self.kernel.levers)
         most, least = self.kernel.levers.registers
         return {
             "name": self.kernel.name,
             "levers": self.levers,
             "tiles": [{"name": r.name, "stages": r.stages, "own": r.own} for r in self.kernel.rings],
-            "late": list(self.walked.late),
+            "late": list(self.bodies.late),
             "carried": _carried(self.kernel),
             "band": self.kernel.levers.band,
-            "kept": list(self.walked.kept),
-            "short": taken_in(self.walked.kernel),
+            "kept": list(self.bodies.kept),
+            "short": taken_in(self.bodies.kernel),
             "shared_bytes": needs.shared,
             "registers": {"consumer": most, "producer": least, "estimate": round(needs.registers)},
         }
@@ -159,12 +158,12 @@ def derived(
     kernel where there is no such form.
     """
     program, header, short = source.tiles, source.header, {t.stage for t in wanted.short}
-    walks, tried, left = _first(program, source.shapes, wanted)
+    bodies, tried, left = _first(program, source.shapes, wanted)
     draft = _drafted(program, {n: order[0] for n, order in tried.items()}, header, short) if tried else None
     # What is wrong with it is said below, where each step has its turn.
     if isinstance(draft, Draft):
         begin(draft)
-    refused = _other_functions(program, walks, source.differs)
+    refused = _other_functions(program, bodies, source.differs)
     left |= refused
     tried = {n: order for n, order in tried.items() if n not in refused}
     first = draft if isinstance(draft, Draft) and not refused else None
@@ -176,7 +175,7 @@ def derived(
             left[form.kernel] = form
             del tried[form.kernel]
             continue
-        times = {p.kernel.name: times_of(wanted, program, p.walked, p.kernel.levers) for p in form.parts}
+        times = {p.kernel.name: times_of(wanted, program, p.bodies, p.kernel.levers) for p in form.parts}
         form = replace(form, times=times, left={name: refusal.why for name, refusal in left.items()})
         best = best or form
         bad = {n: why for n, why in broken(form).items() if n in tried}
@@ -187,11 +186,13 @@ def derived(
     return best or _none(left)
 
 
-def _other_functions(program: TileProgram, walks: Mapping[str, Walked], differs: Differs) -> dict[str, Unsupported]:
-    """The kernels whose walk computes another function than the expression, each beside the walks before it."""
+def _other_functions(
+    program: TileProgram, bodies_of_kernels: Mapping[str, RoleBodies], differs: Differs
+) -> dict[str, Unsupported]:
+    """The kernels whose consumer computes another function than the expression, each beside those before it."""
     refused: dict[str, Unsupported] = {}
-    for name, walked in walks.items():
-        replaced = with_walk(program, walked, differs)
+    for name, bodies in bodies_of_kernels.items():
+        replaced = with_bodies(program, bodies, differs)
         if isinstance(replaced, Unsupported):
             refused[name] = replaced
         else:
@@ -207,13 +208,13 @@ def unsupported(source: Source, wanted: Wanted) -> Unsupported | None:
 
 def _first(
     program: TileProgram, shapes: Mapping[str, int], wanted: Wanted
-) -> tuple[dict[str, Walked], dict[str, list[Levers]], dict[str, Unsupported]]:
-    """The walks of kernels and the levers to try of each, and why others have none."""
+) -> tuple[dict[str, RoleBodies], dict[str, list[Levers]], dict[str, Unsupported]]:
+    """The role bodies of kernels and the levers to try of each, and why others have none."""
     left: dict[str, Unsupported] = {}
     tried: dict[str, list[Levers]] = {}
-    walks: dict[str, Walked] = {}
+    bodies: dict[str, RoleBodies] = {}
     for kernel in program.kernels:
-        first = walked_of(program, kernel, shapes)
+        first = bodies_of(program, kernel, shapes)
         if isinstance(first, Unsupported):
             left[kernel.name] = first
             continue
@@ -221,18 +222,18 @@ def _first(
         if isinstance(levers, Unsupported):
             left[kernel.name] = levers
         else:
-            walks[kernel.name], tried[kernel.name] = first, levers
-    return walks, tried, left
+            bodies[kernel.name], tried[kernel.name] = first, levers
+    return bodies, tried, left
 
 
-def with_walk(program: TileProgram, walked: Walked, differs: Differs) -> TileProgram | Unsupported:
-    """The program with the kernel of a walk in place of its own, checked against the expression; Unsupported where that
-    is another function. Its tile sizes are its own."""
-    assert walked.symbolic is not None
-    kernel = walked.symbolic
+def with_bodies(program: TileProgram, bodies: RoleBodies, differs: Differs) -> TileProgram | Unsupported:
+    """The program with the kernel of a consumer in place of its own, checked against the expression; Unsupported where
+    that is another function. Its tile sizes are its own."""
+    assert bodies.symbolic is not None
+    kernel = bodies.symbolic
     if len(program.kernels) > 1:
         taken = names_in(kernel) | program.globals.keys() | {t.name for t in program.tunables}
-        own = {t.name: free_name(f"{t.name}_own", taken) for t in program.tunables if t.name in walked.values}
+        own = {t.name: free_name(f"{t.name}_own", taken) for t in program.tunables if t.name in bodies.values}
         if tied := _tied(program, kernel, own.keys()):
             return tied
         env: dict[str, Expr] = {n: var(x) for n, x in own.items()}
@@ -254,7 +255,7 @@ def _tied(program: TileProgram, kernel: TileKernel, own: Iterable[str]) -> Unsup
     integers = {b.name for b in program.temporaries if not is_float(b.dtype)}
     for s in walk_stmts(kernel.body):
         for e in stmt_exprs(s):
-            for x in nodes(e):
+            for x in walk(e):
                 if isinstance(x, LoadTile) and x.buffer in integers and not x.dims:
                     # The check of the protocol runs this kernel alone.
                     return Unsupported(f"numbers that another kernel leaves in {x.buffer} steer it", kernel.name)
@@ -307,7 +308,7 @@ def _drafted(
 
 def _part(program: TileProgram, kernel: TileKernel, levers: Levers, short: Collection[str]) -> Part:
     with of_kernel(kernel.name):
-        again = walk(program, kernel, levers)
+        again = role_bodies(program, kernel, levers)
         again = replace(again, kernel=shortened(again.kernel, short))
         with_roles = roles(again, program, replace(levers, tiles=dict(again.values)))
     verify_async(with_roles, program)
@@ -327,11 +328,11 @@ def _none(left: Mapping[str, Unsupported]) -> Unsupported:
     return Unsupported(f"none of its {len(left)} kernels has it: {reasons}", legal=tuple(legal), hint=hint)
 
 
-def _tried(walked: Walked, program: TileProgram, wanted: Wanted) -> list[Levers] | Unsupported:
+def _tried(bodies: RoleBodies, program: TileProgram, wanted: Wanted) -> list[Levers] | Unsupported:
     """The first of all forms that fit and hold as many registers, a few: what spills in one does in the others."""
     first: dict[tuple[int, float], Levers] = {}
-    counts = counts_of(walked)
-    order = ordered(walked, program, wanted)
+    counts = counts_of(bodies)
+    order = ordered(bodies, program, wanted)
     if isinstance(order, Unsupported):
         return order
     for levers in order:

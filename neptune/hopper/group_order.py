@@ -19,7 +19,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping
 from typing import TypeAlias
 
-from neptune.hopper.bodies.walked import Walked
+from neptune.hopper.bodies.role_bodies import RoleBodies
 from neptune.hopper.hardware import PROGRAMS
 from neptune.hopper.ir import AsyncKernel, Fill, walk_async
 from neptune.ir.dtypes import DTYPES
@@ -50,21 +50,21 @@ def across_of(kernel: AsyncKernel) -> str | None:
     return across(kernel.grid, {kernel.group, kernel.rows}, fills)
 
 
-def width(walked: Walked, size: Mapping[str, int]) -> int:
+def width(bodies: RoleBodies, size: Mapping[str, int]) -> int:
     """Groups in a band, by which all programs at once read as much of rows as of columns: the least in all. A power of
     two, as sizes mostly are; 0 where order does not matter. `size` has the extents of axes."""
-    own = dict(walked.staged)
-    body = walk_stmts(walked.producer)
+    own = dict(bodies.staged)
+    body = walk_stmts(bodies.producer)
     assigned = (s for s in body if isinstance(s, Assign) and s.name in own)
     loads = [(own[s.name], s.value) for s in assigned if isinstance(s.value, LoadTile)]
-    variable = across(walked.kernel.grid, {walked.rows, walked.group}, loads)
+    variable = across(bodies.kernel.grid, {bodies.rows, bodies.group}, loads)
     if variable is None:
         return 0
 
     def bytes_of(e: LoadTile) -> int:
         return math.prod(size[d] for d in e.dims) * DTYPES[e.dtype].bits // 8
 
-    rows = walked.consumers * sum(bytes_of(e) for is_own, e in loads if is_own and variable not in scalar_names(e))
+    rows = bodies.consumers * sum(bytes_of(e) for is_own, e in loads if is_own and variable not in scalar_names(e))
     columns = sum(bytes_of(e) for is_own, e in loads if not is_own and variable in scalar_names(e))
     return 1 << max(0, round(math.log2(math.sqrt(PROGRAMS * columns / rows))))
 
@@ -72,25 +72,25 @@ def width(walked: Walked, size: Mapping[str, int]) -> int:
 # --- weights --------------------------------------------------------------------------------------
 
 
-def weight_of(walked: Walked) -> Expr | None:
+def weight_of(bodies: RoleBodies) -> Expr | None:
     """The iterations of the producer's loops and one more, an int32 expression over the grid's variables and sizes.
 
     None where no bound reads a variable of the grid (all groups are equal), or one reads a tensor.
     """
-    total = _total(walked)
-    grid = {g.var for g in walked.kernel.grid} | {walked.group}
-    around = {s.var for s in walk_stmts(walked.producer) if isinstance(s, Loop)}
+    total = _total(bodies)
+    grid = {g.var for g in bodies.kernel.grid} | {bodies.group}
+    around = {s.var for s in walk_stmts(bodies.producer) if isinstance(s, Loop)}
     known = not loads(total) and not variables(total) & around
     return total if known and variables(total) & grid else None
 
 
-def by_data(walked: Walked) -> bool:
+def by_data(bodies: RoleBodies) -> bool:
     """True where a tensor says how much work a group is: the host does not know it."""
-    return bool(loads(_total(walked)))
+    return bool(loads(_total(bodies)))
 
 
-def _total(walked: Walked) -> Expr:
-    return op("add", _iterations(walked.producer, {}), 1)
+def _total(bodies: RoleBodies) -> Expr:
+    return op("add", _iterations(bodies.producer, {}), 1)
 
 
 def _iterations(body: Block, known: Mapping[str, Expr]) -> Expr:

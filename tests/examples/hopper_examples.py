@@ -1,4 +1,4 @@
-"""Walks written by hand, as `neptune.hopper.bodies.walk` would derive them: causal attention and a product."""
+"""Role bodies written by hand, as `neptune.hopper.bodies.write` would derive them: causal attention and a product."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 from functools import cache
 
-from neptune.hopper.bodies.walked import Walked
+from neptune.hopper.bodies.role_bodies import RoleBodies
 from neptune.ops.attention import prefill_causal
 from neptune.ops.linear import matmul
 from neptune.templates.flash_attention import flash_attention
@@ -49,7 +49,7 @@ def _at(buffer: str, tile: str, axis: str) -> str:
 
 
 @cache
-def attention(consumers: int = 2, depth: int = 64) -> tuple[Walked, TileProgram]:
+def attention(consumers: int = 2, depth: int = 64) -> tuple[RoleBodies, TileProgram]:
     """Causal attention of equal lengths: keys from the last tile to the first, the masked one peeled, the values'
     product a step late; tiles behind the diagonal of a consumer's own rows are loaded and not used."""
     program = lower(scheduled(prefill_causal(depth=depth), flash_attention))
@@ -99,7 +99,7 @@ def attention(consumers: int = 2, depth: int = 64) -> tuple[Walked, TileProgram]
 
 
 @cache
-def product(consumers: int = 2) -> tuple[Walked, TileProgram]:
+def product(consumers: int = 2) -> tuple[RoleBodies, TileProgram]:
     """y = a b in tiles of 64 rows to a consumer, all of one column tile of b."""
     program = lower(scheduled(matmul(), by_tiles))
     row, col = _span("i0 * 64", "i1"), _span("j0 * BLOCK_N", "j1", across=True)
@@ -130,11 +130,11 @@ kernel producer  grid(group < m @x, i0 < m @x, {grid})  {axes}
 
 def _walked(
     text: str, program: TileProgram, consumers: int, staged: tuple[tuple[str, bool], ...], late: tuple[str, ...] = ()
-) -> tuple[Walked, TileProgram]:
+) -> tuple[RoleBodies, TileProgram]:
     """The walk whose consumer and producer a text has, and the program with the consumer for its kernel."""
     consumer, producer = parse_tiles(text, program).kernels
     sent = tuple((s.buffer, True) for s in consumer.body if isinstance(s, StoreTile))
     return (
-        Walked(consumer, producer.body, "i0", "group", consumers, staged, late, sent=sent),
+        RoleBodies(consumer, producer.body, "i0", "group", consumers, staged, late, sent=sent),
         replace(program, kernels=(consumer,)),
     )

@@ -1,4 +1,4 @@
-"""Walked kernels of small programs, and what their roles load."""
+"""RoleBodies kernels of small programs, and what their roles load."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import pytest
 
 from neptune.errors import Unsupported
 from neptune.hopper.bodies.producer import pruned
-from neptune.hopper.bodies.walk import walk
-from neptune.hopper.bodies.walked import Walked
+from neptune.hopper.bodies.role_bodies import RoleBodies
+from neptune.hopper.bodies.write import role_bodies
 from neptune.hopper.ir import Levers
 from neptune.ir.evaluate.expressions import Evaluator
 from neptune.ir.evaluate.floats import Float64
@@ -42,13 +42,13 @@ def tiles_of(name: str, template: str, **options: Any) -> tuple[Program, TilePro
     return program, lower(scheduled(program, arrange))
 
 
-def walked(tiles: TileProgram, levers: Levers | None = None, kernel: int = -1) -> Walked:
-    return walk(tiles, tiles.kernels[kernel], levers or Levers())
+def walked(tiles: TileProgram, levers: Levers | None = None, kernel: int = -1) -> RoleBodies:
+    return role_bodies(tiles, tiles.kernels[kernel], levers or Levers())
 
 
 def refused(tiles: TileProgram, levers: Levers | None = None, kernel: int = -1) -> Unsupported:
     with pytest.raises(Unsupported) as caught:
-        walk(tiles, tiles.kernels[kernel], levers or Levers())
+        role_bodies(tiles, tiles.kernels[kernel], levers or Levers())
     return caught.value
 
 
@@ -81,7 +81,7 @@ class _Trace(Tiles):
                         self.note(inner, env)
 
 
-def copies(w: Walked, body: tuple[TStmt, ...], env: Mapping[str, int], memory: Memory) -> dict[str, list[Any]]:
+def copies(w: RoleBodies, body: tuple[TStmt, ...], env: Mapping[str, int], memory: Memory) -> dict[str, list[Any]]:
     """What a body copies in order, by the name of the tile."""
     axes = {name: int(e.value) for name, e in w.kernel.axes if isinstance(e, Const)}
     staged = frozenset(n for n, _ in w.staged)
@@ -94,7 +94,7 @@ def copies(w: Walked, body: tuple[TStmt, ...], env: Mapping[str, int], memory: M
 
 
 def roles_agree(
-    w: Walked, tiles: TileProgram, sizes: Mapping[str, int], groups: int, inputs: Mapping[str, Array] | None = None
+    w: RoleBodies, tiles: TileProgram, sizes: Mapping[str, int], groups: int, inputs: Mapping[str, Array] | None = None
 ) -> int:
     """Every consumer copies what the producer copies, in its order; returns the number of copies."""
     memory = Memory(Float64())

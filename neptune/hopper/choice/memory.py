@@ -3,8 +3,8 @@
 Shared memory is counted exactly: tiles of rings in all stages, results with memory of their own, two barriers a stage.
 Registers of a consumer are an estimate: accumulators, other results of products, and operands that are made of them
 (least squares on 50 compiled kernels of attention, where operands were half of what they are made of), and tiles that
-are read by pointers, or from copies once a group. Both follow from the walk alone, for any tile sizes and any levers,
-so that forms are compared before any is derived.
+are read by pointers, or from copies once a group. Both follow from role bodies alone, for any tile sizes and any
+levers, so that forms are compared before any is derived.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from itertools import product
 from types import MappingProxyType
 
 from neptune.errors import Unsupported
-from neptune.hopper.bodies.walked import Walked
+from neptune.hopper.bodies.role_bodies import RoleBodies
 from neptune.hopper.explain import LEVERS
 from neptune.hopper.group_order import by_data, weight_of, width
 from neptune.hopper.hardware import (
@@ -99,36 +99,36 @@ class _Tile:
 
 
 class Counts:
-    """Counts of what a walk holds: the tiles of its rings and results, and its products."""
+    """Counts of what role bodies hold: the tiles of its rings and results, and its products."""
 
-    def __init__(self, walked: Walked) -> None:
-        kernel = walked.symbolic or walked.kernel
+    def __init__(self, bodies: RoleBodies) -> None:
+        kernel = bodies.symbolic or bodies.kernel
         body = list(walk_stmts(kernel.body))
         loops = [s for s in body if isinstance(s, Loop)]
         inner = [s for loop in loops for s in loop.body]
-        loads, looped, staged = walked.loads, walked.looped, {name for name, _ in walked.staged}
+        loads, looped, staged = bodies.loads, bodies.looped, {name for name, _ in bodies.staged}
         self.extents: Mapping[str, Expr] = dict(kernel.axes)
         self.products = {s.name: s.value for s in body if isinstance(s, Assign) and isinstance(s.value, Dot)}
         self.rows = next(dot.dims[0] for dot in self.products.values())
         self.extent_of_rows = self.extents[self.rows]
-        self.rings = [_Tile(loads[n].dims, loads[n].dtype, own, n in looped) for n, own in walked.staged]
+        self.rings = [_Tile(loads[n].dims, loads[n].dtype, own, n in looped) for n, own in bodies.staged]
         self.once = any(not t.looped for t in self.rings)
-        sent = dict(walked.sent)
+        sent = dict(bodies.sent)
         stores = [s for s in body if isinstance(s, StoreTile) and s.buffer in sent]
         self.outs = [_Tile(s.dims, s.value.dtype, always=sent[s.buffer]) for s in stores]
         sources = {x for d in self.products.values() if not isinstance(x := bare(d.a), Local) or x.name not in staged}
         self.operands = [(x.dims, x.dtype) for x in sources]
         self.read = _read(tuple(inner), staged)
         self.read_once = _read(kernel.body, staged) - self.read
-        self.copied = [loads[n] for n in walked.read if n not in looped]
+        self.copied = [loads[n] for n in bodies.read if n not in looped]
         self.functions = {e.dims for s in inner for whole in stmt_exprs(s) for e in walk(whole) if _is_slow(e)}
         self.special = max((_special(s.body) for s in loops), default=0.0)
         self.inner = max((_dots(s.body) for s in loops), key=len, default=[])
-        self.late = bool(walked.late)
+        self.late = bool(bodies.late)
         self.kept = any(sums_of(s.body, staged) for s in loops)
         axes = {n for d in self.products.values() for n in (*d.dims, *d.a.dims)} - {self.rows}
         self.columns = [_columns(s.body, axes) for s in loops]
-        self.producer = producer_registers(walked)
+        self.producer = producer_registers(bodies)
 
     def size(self, tiles: Mapping[str, int]) -> dict[str, int]:
         """The extents of axes."""
@@ -174,9 +174,9 @@ class Counts:
 
 
 @lru_cache(maxsize=32)
-def counts_of(walked: Walked) -> Counts:
-    """The counts of a walk, made once."""
-    return Counts(walked)
+def counts_of(bodies: RoleBodies) -> Counts:
+    """The counts of role bodies, made once."""
+    return Counts(bodies)
 
 
 def _read(body: Block, staged: set[str]) -> set[LoadTile]:
@@ -191,16 +191,16 @@ def _columns(body: Block, axes: set[str]) -> list[tuple[str, ...]]:
     return [e.dims for e in loads if len(e.dims) == 1 and e.dims[0] in axes]
 
 
-def producer_registers(walked: Walked) -> int:
+def producer_registers(bodies: RoleBodies) -> int:
     """Registers of the producer's threads: more where it holds rows of integers, or steps of keys in a loop."""
-    staged, loops = dict(walked.staged), [s for s in walk_stmts(walked.producer) if isinstance(s, Loop)]
+    staged, loops = dict(bodies.staged), [s for s in walk_stmts(bodies.producer) if isinstance(s, Loop)]
 
     def holds(body: Block) -> bool:
         return any(isinstance(s, Assign) and s.value.dims and s.name not in staged for s in walk_stmts(body))
 
     if any(holds(s.body) for s in loops):
         return SCANNING
-    return HOLDING if holds(walked.producer) else Levers.producer
+    return HOLDING if holds(bodies.producer) else Levers.producer
 
 
 def _is_slow(e: TExpr) -> bool:
@@ -235,7 +235,7 @@ def wrong_with(needs: Needs, levers: Levers) -> str | None:
     return None
 
 
-def forms(walked: Walked, program: TileProgram, given: Mapping[str, int] = NOTHING) -> list[Levers]:
+def forms(bodies: RoleBodies, program: TileProgram, given: Mapping[str, int] = NOTHING) -> list[Levers]:
     """The levers that fit, by counts the best first; `given` are tile sizes that are settled.
 
     Tiles of 128 columns go before others; more consumers before fewer, as they share more; results in memory of their
@@ -244,11 +244,11 @@ def forms(walked: Walked, program: TileProgram, given: Mapping[str, int] = NOTHI
     how much work a group is, so that the next one goes to the processor that is free first. Where sizes are known,
     `neptune.hopper.choice.predict.fastest` knows better.
     """
-    counts = counts_of(walked)
-    weight = weight_of(walked)
-    persistent = "table" if weight is not None else "once" if by_data(walked) else "stride"
+    counts = counts_of(bodies)
+    weight = weight_of(bodies)
+    persistent = "table" if weight is not None else "once" if by_data(bodies) else "stride"
     ranked: list[tuple[tuple[float, ...], Levers]] = []
-    for tiles in _tiles(walked, program, given):
+    for tiles in _tiles(bodies, program, given):
         for consumers, stages, (own_out, ahead) in product(LEVERS["consumers"], LEVERS["stages"], MEMORY):
             levers = Levers(consumers, stages, persistent, own_out, False, tiles, 0, counts.producer, ahead)
             needs = counts.needs(levers)
@@ -259,7 +259,7 @@ def forms(walked: Walked, program: TileProgram, given: Mapping[str, int] = NOTHI
                 continue
             levers = replace(levers, pin=counts.late and needs.exponentials > 0.75 * needs.products)
             if weight is None:
-                levers = replace(levers, band=width(walked, counts.size(tiles)))
+                levers = replace(levers, band=width(bodies, counts.size(tiles)))
             # A product that stays in flight keeps its stage until the next one is issued.
             wanted = 1 + math.ceil(LATENCY / max(1.0, needs.products)) + counts.kept
             # Consumers that do not wait for each other between groups are a tile apart.
@@ -282,19 +282,19 @@ def _preferred(counts: Counts, tiles: Mapping[str, int]) -> tuple[float, ...]:
     return (-max(size[d.dims[1]] for d in counts.products.values()), max(abs(math.log2(x)) for x in deep))
 
 
-def free_tiles(walked: Walked, program: TileProgram) -> list[Tunable]:
-    """The tunables of the walk that have several values: all but the rows of a consumer."""
-    counts = counts_of(walked)
+def free_tiles(bodies: RoleBodies, program: TileProgram) -> list[Tunable]:
+    """The tunables of role bodies that have several values: all but the rows of a consumer."""
+    counts = counts_of(bodies)
     axes = {e.name for e in counts.extents.values() if isinstance(e, Var) and e != counts.extent_of_rows}
     return [t for t in program.tunables if t.name in axes and t.candidates]
 
 
-def _tiles(walked: Walked, program: TileProgram, given: Mapping[str, int]) -> Iterator[dict[str, int]]:
-    """Values for the tunables of the walk: the consumer's rows are fixed."""
-    counts = counts_of(walked)
+def _tiles(bodies: RoleBodies, program: TileProgram, given: Mapping[str, int]) -> Iterator[dict[str, int]]:
+    """Values for the tunables of role bodies: the consumer's rows are fixed."""
+    counts = counts_of(bodies)
     rows, columns = counts.extent_of_rows, {d.dims[1] for d in counts.products.values()}
-    free = free_tiles(walked, program)
-    fixed = {n: v for n, v in walked.values.items() if n not in {t.name for t in free}}
+    free = free_tiles(bodies, program)
+    fixed = {n: v for n, v in bodies.values.items() if n not in {t.name for t in free}}
     fixed |= {rows.name: ROWS} if isinstance(rows, Var) else {}
     wide = {e.name for axis, e in counts.extents.items() if axis in columns and isinstance(e, Var)}
     candidates = {t.name: _with_wider(t.candidates) if t.name in wide else t.candidates for t in free}
@@ -308,10 +308,10 @@ def _with_wider(candidates: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(dict.fromkeys((*candidates, min(2 * max(candidates), COLUMNS))))
 
 
-def misfit(walked: Walked, program: TileProgram, levers: Levers) -> Unsupported | None:
+def misfit(bodies: RoleBodies, program: TileProgram, levers: Levers) -> Unsupported | None:
     """Why a form does not fit, with the nearest that do; None of one that does."""
-    counts = counts_of(walked)
-    tiles = {**walked.values, **levers.tiles}
+    counts = counts_of(bodies)
+    tiles = {**bodies.values, **levers.tiles}
     wrong = wrong_with(counts.needs(replace(levers, tiles=tiles)), levers)
     if wrong is None:
         return None
@@ -322,10 +322,10 @@ def misfit(walked: Walked, program: TileProgram, levers: Levers) -> Unsupported 
         return (f"consumers {x.consumers}", f"stages {x.stages}", *sorted(chosen))
 
     wanted = listed(replace(levers, tiles=tiles))
-    fit = map(listed, forms(walked, program))
+    fit = map(listed, forms(bodies, program))
     near = sorted(fit, key=lambda x: sum(a != b for a, b in zip(x, wanted, strict=False)))
     return Unsupported(
         f"the form of {', '.join(wanted)} {wrong}",
-        walked.kernel.name,
+        bodies.kernel.name,
         legal=[", ".join(x) for x in dict.fromkeys(near) if x != wanted][:4],
     )

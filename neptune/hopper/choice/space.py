@@ -15,8 +15,8 @@ from math import inf, isfinite
 
 from neptune.errors import Unsupported
 from neptune.forms import Source, Time, Wanted
-from neptune.hopper.bodies.walk import walked_of
-from neptune.hopper.bodies.walked import Walked
+from neptune.hopper.bodies.role_bodies import RoleBodies
+from neptune.hopper.bodies.write import bodies_of
 from neptune.hopper.choice.memory import forms, free_tiles
 from neptune.hopper.choice.predict import CLOSE, Predictor, with_parts
 from neptune.hopper.choice.wanted import ordered, predictor, predictor_of
@@ -74,13 +74,13 @@ def offers(
     offered: dict[tuple[object, ...], Offer] = {}
     kernels: dict[str, Predictor] = {}
     for kernel in program.kernels:
-        walked = walked_of(program, kernel, {})
-        if isinstance(walked, Unsupported):
+        bodies = bodies_of(program, kernel, {})
+        if isinstance(bodies, Unsupported):
             continue
         with_given = with_parts(sizes, program, given or {})
-        predictor = kernels[kernel.name] = predictor_of(program, walked, with_given, machine)
-        free = free_tiles(walked, program)
-        for fits in forms(walked, program, given or {}):
+        predictor = kernels[kernel.name] = predictor_of(program, bodies, with_given, machine)
+        free = free_tiles(bodies, program)
+        for fits in forms(bodies, program, given or {}):
             tiles = {t.name: fits.tiles[t.name] for t in free}
             for levers in _orders(fits):
                 us = predictor.of(levers).us
@@ -94,8 +94,8 @@ def offers(
 
 def tile_names(program: TileProgram) -> frozenset[str]:
     """The tile sizes that forms choose, of kernels that have one."""
-    walks = (walked_of(program, kernel, {}) for kernel in program.kernels)
-    return frozenset(t.name for w in walks if not isinstance(w, Unsupported) for t in free_tiles(w, program))
+    every = (bodies_of(program, kernel, {}) for kernel in program.kernels)
+    return frozenset(t.name for w in every if not isinstance(w, Unsupported) for t in free_tiles(w, program))
 
 
 def _orders(levers: Levers) -> list[Levers]:
@@ -125,17 +125,17 @@ def estimated(source: Source, wanted: Wanted, points: Sequence[Asked]) -> list[T
 def _both(source: Source, wanted: Wanted, points: Sequence[Asked]) -> Iterator[list[tuple[float, float]]]:
     """Microseconds of each kernel that has the form, in it and on tiles, at each of the sizes."""
     wishes = [replace(wanted, sizes=a.sizes, on_tiles=a.params, ahead=False) for a in points]
-    kernels: list[tuple[Walked, list[Levers]]] = []
+    kernels: list[tuple[RoleBodies, list[Levers]]] = []
     program = source.tiles
     for kernel in program.kernels:
-        walked = walked_of(program, kernel, source.shapes)
-        order = walked if isinstance(walked, Unsupported) else ordered(walked, program, wishes[0])
-        if isinstance(walked, Walked) and isinstance(order, list):
-            kernels.append((walked, order))
+        bodies = bodies_of(program, kernel, source.shapes)
+        order = bodies if isinstance(bodies, Unsupported) else ordered(bodies, program, wishes[0])
+        if isinstance(bodies, RoleBodies) and isinstance(order, list):
+            kernels.append((bodies, order))
     for k, (wish, on_tiles) in enumerate((w, w.on_tiles) for w in wishes):
         pairs = []
-        for walked, order in kernels:
-            model = predictor(wish, program, walked)
+        for bodies, order in kernels:
+            model = predictor(wish, program, bodies)
             looked = _several(order) if k else order[:1]
             ours = min(model.of(x).us + model.beside(x, on_tiles) for x in looked)
             pairs.append((ours, model.on_tiles(on_tiles)))

@@ -1,4 +1,4 @@
-"""A walk's two bodies as the roles of one kernel: rings that the producer fills, consumers that wait and release.
+"""Two role bodies as the roles of one kernel: rings that the producer fills, consumers that wait and release.
 
     producer     k = k[…]                   →  Fill(k, k_turn); k_turn = k_turn + 1
     consumer     k = k[…]; s = dot(q, kᵀ)   →  Await(k, k_turn); Issue s = dot(q, kᵀ)
@@ -7,7 +7,7 @@
 Each staged tile has a ring: `levers.stages` deep where a loop loads it; of one stage where it is loaded once a group,
 or of two, so that the next group's comes while this one is computed (`levers.ahead`).
 Each ring has a counter, which both roles advance by one for each of its tiles, where they are through with it; the
-walk's bodies load the tiles of one name in the same order and as often, so that a turn is the same tile in both.
+bodies load the tiles of one name in the same order and as often, so that a turn is the same tile in both.
 
 A wait holds in place those locals that were made under the products it waits for, and are read behind it:
 
@@ -21,7 +21,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
 from neptune.errors import InternalError, Unsupported
-from neptune.hopper.bodies.walked import Walked
+from neptune.hopper.bodies.role_bodies import RoleBodies
 from neptune.hopper.choice.memory import misfit, producer_registers
 from neptune.hopper.group_order import weight_of
 from neptune.hopper.ir import (
@@ -50,38 +50,38 @@ from neptune.tile.ir import Assign, Branch, GridAxis, LoadTile, Local, Loop, Sto
 from neptune.tile.passes.util import Block, names_in, products
 
 
-def roles(walked: Walked, program: TileProgram, levers: Levers) -> AsyncKernel:
-    """The asynchronous kernel of a walk. `program` has the declarations, `levers.tiles` a number for every tunable that
-    an extent of an axis is. Raises Unsupported for a product or a load that the form does not take, and for
-    levers that need more memory or registers than there are."""
-    levers = replace(levers, producer=max(levers.producer, producer_registers(walked)))
-    if (unfit := misfit(walked, program, levers)) is not None:
+def roles(bodies: RoleBodies, program: TileProgram, levers: Levers) -> AsyncKernel:
+    """The asynchronous kernel of role bodies. `program` has the declarations, `levers.tiles` a number for every tunable
+    that an extent of an axis is. Raises Unsupported for a product or a load that the form does not take, and for levers
+    that need more memory or registers than there are."""
+    levers = replace(levers, producer=max(levers.producer, producer_registers(bodies)))
+    if (unfit := misfit(bodies, program, levers)) is not None:
         raise unfit
-    if levers.consumers != walked.consumers:
-        raise InternalError(f"the walk of {walked.kernel.name} is one of {walked.consumers} consumers")
-    kernel = walked.kernel
+    if levers.consumers != bodies.consumers:
+        raise InternalError(f"the walk of {bodies.kernel.name} is one of {bodies.consumers} consumers")
+    kernel = bodies.kernel
     axes = tuple((name, int(known_size(extent, levers.tiles))) for name, extent in kernel.axes)
     numbers = GivenShapes(program, {name: Const(n, "int32") for name, n in axes})
-    rings = _rings(walked, numbers, levers)
+    rings = _rings(bodies, numbers, levers)
     _check_products(kernel.body, rings)
     taken = names_in(kernel) | rings.keys()
     counters: dict[str, str] = {}
     for name in rings:
         counters[name] = fresh_name({*taken, *counters.values()}, f"{name}_turn")
     outs = _outs(kernel.body, rings, numbers, levers)
-    bodies = (
-        tuple(_produced(walked.producer, rings, counters)),
+    synchronised = (
+        tuple(_produced(bodies.producer, rings, counters)),
         with_live(consumed(kernel.body, rings, outs, counters, again=levers.persistent != "once")),
     )
     kept, (producer, consumer) = shared(
-        tuple(counters.values()), bodies, fresh_name({*taken, *counters.values()}, "turn")
+        tuple(counters.values()), synchronised, fresh_name({*taken, *counters.values()}, "turn")
     )
     sharing, (producer, consumer) = together(tuple(rings.values()), (producer, consumer))
     return AsyncKernel(
         kernel.name,
-        tuple(_of_groups(g, walked) for g in kernel.grid),
-        walked.rows,
-        walked.group,
+        tuple(_of_groups(g, bodies) for g in kernel.grid),
+        bodies.rows,
+        bodies.group,
         axes,
         sharing,
         tuple(outs.values()),
@@ -89,13 +89,13 @@ def roles(walked: Walked, program: TileProgram, levers: Levers) -> AsyncKernel:
         producer,
         consumer,
         levers,
-        weight_of(walked),
+        weight_of(bodies),
     )
 
 
-def _of_groups(g: GridAxis, walked: Walked) -> GridAxis:
+def _of_groups(g: GridAxis, bodies: RoleBodies) -> GridAxis:
     """The grid variable over consumers as one over their groups."""
-    return GridAxis(walked.group, ceildiv(g.extent, walked.consumers), g.axis) if g.var == walked.rows else g
+    return GridAxis(bodies.group, ceildiv(g.extent, bodies.consumers), g.axis) if g.var == bodies.rows else g
 
 
 def _check_products(body: Block, staged: Collection[str]) -> None:
@@ -123,11 +123,11 @@ def _check_products(body: Block, staged: Collection[str]) -> None:
 # --- rings -------------------------------------------------------------------------------------
 
 
-def _rings(walked: Walked, numbers: GivenShapes, levers: Levers) -> dict[str, Ring]:
+def _rings(bodies: RoleBodies, numbers: GivenShapes, levers: Levers) -> dict[str, Ring]:
     """The ring of each staged tile, by its name."""
-    loads, looped = walked.loads, walked.looped
+    loads, looped = bodies.loads, bodies.looped
     rings = {}
-    for name, own in walked.staged:
+    for name, own in bodies.staged:
         load = loads[name]
         assert isinstance(load, LoadTile)
         box = box_of(numbers, load.buffer, load.index, load.dims, temporaries=True)

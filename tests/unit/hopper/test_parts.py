@@ -13,7 +13,7 @@ import neptune
 from bench.cost import MACHINE
 from neptune.errors import Unsupported
 from neptune.forms import Wanted
-from neptune.hopper.bodies.walk import walked_of
+from neptune.hopper.bodies.write import bodies_of
 from neptune.hopper.choice.predict import Predictor
 from neptune.hopper.choice.wanted import ordered, predictor
 from neptune.hopper.derive import Derived, form_of
@@ -238,7 +238,7 @@ def test_what_adds_the_parts_counts() -> None:
 def test_auto_leaves_out_what_is_far_behind(name: str, template: str, at: dict[str, int], far: bool) -> None:
     """Of a single row most of a group is empty."""
     program = tiles_of(name, template)[1]
-    walked = walked_of(program, split_of(program), {})
+    walked = bodies_of(program, split_of(program), {})
     levers = {"consumers": 3, "stages": 2}
     wanted = Wanted(levers, {}, at, MACHINE, resolve_params(program, {}, at, MACHINE, None), ahead=True)
     found = ordered(walked, program, wanted)
@@ -250,7 +250,7 @@ def test_auto_leaves_out_what_is_far_behind(name: str, template: str, at: dict[s
 
 def test_a_number_that_a_caller_gives_is_that_of_both_forms() -> None:
     asked, program = predicted(LONG)
-    walked = walked_of(program, split_of(program), {})
+    walked = bodies_of(program, split_of(program), {})
     given = predictor(Wanted({}, {"NUM_SPLITS": 3}, LONG, MACHINE), program, walked)
     levers = Levers(2, 4, "table", tiles={"BLOCK_N": 64, "BLOCK_K": 128})
     assert given.parts(levers) == {"NUM_SPLITS": 3} != asked.parts(levers)

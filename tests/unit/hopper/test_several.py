@@ -13,8 +13,8 @@ import torch
 
 from neptune.errors import Unsupported
 from neptune.forms import Source
-from neptune.hopper.bodies.walk import walk
-from neptune.hopper.derive import Derived, derived, form_of, with_walk
+from neptune.hopper.bodies.write import role_bodies
+from neptune.hopper.derive import Derived, derived, form_of, with_bodies
 from neptune.hopper.emulate import load
 from neptune.hopper.ir import Levers
 from neptune.hopper.protocol.check import check
@@ -178,7 +178,7 @@ def test_walks_are_checked_with_tiles_of_their_own() -> None:
 
     made = program
     for kernel in program.kernels:
-        made = with_walk(made, walk(program, kernel, Levers(tiles=SMALL)), differs)
+        made = with_bodies(made, role_bodies(program, kernel, Levers(tiles=SMALL)), differs)
     assert len(seen) == 3 and [k.name for k in made.kernels] == [k.name for k in program.kernels]
     own = {t.name for t in made.tunables} - {t.name for t in program.tunables}
     assert len(own) == 7, own
@@ -186,7 +186,7 @@ def test_walks_are_checked_with_tiles_of_their_own() -> None:
 
 def test_a_wrong_walk_is_refused_with_its_kernel() -> None:
     program = tiles("lora_linear")
-    walked = walk(program, program.kernels[2], Levers(tiles=SMALL))
+    walked = role_bodies(program, program.kernels[2], Levers(tiles=SMALL))
     assert walked.symbolic is not None
     wrong = replace(walked, symbolic=replace(walked.symbolic, body=walked.symbolic.body[:-1]))
 
@@ -194,6 +194,6 @@ def test_a_wrong_walk_is_refused_with_its_kernel() -> None:
         report = exact(OPERATORS["lora_linear"](), made, draws=2)
         return None if report.verdict == "accepted" else "it does not write y"
 
-    refused = with_walk(program, wrong, differs)
+    refused = with_bodies(program, wrong, differs)
     assert isinstance(refused, Unsupported) and "another order of its tiles is another function" in str(refused)
     assert refused.where == "lora_linear_y_kernel"

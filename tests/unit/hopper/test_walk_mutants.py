@@ -11,8 +11,8 @@ import pytest
 
 from neptune.frontend.builder import placeholder
 from neptune.frontend.builder import var as size
-from neptune.hopper.bodies import backwards, bounds, group_bounds, pieces, walk
-from neptune.hopper.bodies.walked import Walked
+from neptune.hopper.bodies import backwards, bounds, group_bounds, pieces, write
+from neptune.hopper.bodies.role_bodies import RoleBodies
 from neptune.hopper.ir import Levers
 from neptune.ir.expr import Expr, binary
 from neptune.ir.program import Program
@@ -44,7 +44,7 @@ def inputs_of(tiles: TileProgram, sizes: dict[str, int]) -> dict[str, Array]:
     return made | {n: at + 9 * (n == "last") for n, at in places.items()}
 
 
-def wrong(w: Walked, name: str) -> bool:
+def wrong(w: RoleBodies, name: str) -> bool:
     """True if anything tells the walked kernel from a right one."""
     program, tiles = programs(name)
     try:
@@ -61,7 +61,7 @@ def wrong(w: Walked, name: str) -> bool:
     return not all(np.allclose(np.asarray(got[n]), np.asarray(wanted[n]), 1e-9, 1e-9) for n in wanted)
 
 
-def made(name: str) -> Walked:
+def made(name: str) -> RoleBodies:
     return walked(programs(name)[1], Levers(tiles={"BLOCK_N": 32}))
 
 
@@ -117,12 +117,12 @@ def loops_from(first: int) -> Callable[[Patch], None]:
     """Loops that begin a tile late."""
 
     def plant(patch: Patch) -> None:
-        whole = walk.backwards
+        whole = write.backwards
 
         def other(*args: Any) -> Block:
             return tuple(_later(s, first) if isinstance(s, Branch) else s for s in whole(*args))
 
-        patch.setattr(walk, "backwards", other)
+        patch.setattr(write, "backwards", other)
 
     return plant
 
@@ -133,12 +133,12 @@ def _later(s: Branch, first: int) -> Branch:
 
 
 def no_last_product(patch: Patch) -> None:
-    whole = walk.backwards
+    whole = write.backwards
 
     def other(*args: Any) -> Block:
         return tuple(replace(s, body=s.body[:-1]) if isinstance(s, Branch) else s for s in whole(*args))
 
-    patch.setattr(walk, "backwards", other)
+    patch.setattr(write, "backwards", other)
 
 
 def same_tile(patch: Patch) -> None:
@@ -170,7 +170,7 @@ def no_clean_end(patch: Patch) -> None:
         b = words(*args)
         return replace(b, edges=(b.edges[0], *(b.edges[-1] for _ in b.edges[1:])))
 
-    patch.setattr(walk, "bounds", other)
+    patch.setattr(write, "bounds", other)
 
 
 def data_of_the_first(patch: Patch) -> None:

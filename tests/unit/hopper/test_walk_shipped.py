@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from neptune.errors import Unsupported
-from neptune.hopper.bodies.walk import walk
+from neptune.hopper.bodies.write import role_bodies
 from neptune.hopper.ir import Levers
 from neptune.ops.shipped import OPERATORS
 from neptune.tile.ir import TileKernel, TileProgram
@@ -72,7 +72,7 @@ def test_form(name: str) -> None:
 def said(tiles: TileProgram, kernel: TileKernel) -> str:
     """The form of a kernel, or why it has none."""
     try:
-        found = walk(tiles, kernel, Levers())
+        found = role_bodies(tiles, kernel, Levers())
     except Unsupported as refusal:
         assert refusal.legal, "nothing to go by"
         return refusal.why

@@ -21,7 +21,7 @@ from neptune.tile.ir import Assign, Loop, TExpr, TileKernel, TStmt, walk_stmts
 
 
 @dataclass(frozen=True, eq=False)
-class Walked:
+class RoleBodies:
     """`kernel` is the consumer's: its grid has the variable `rows` over single consumers, 64 rows each.
 
     `staged` has every tile that goes through shared memory, in the order of its first load: the name, and whether each

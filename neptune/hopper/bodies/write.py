@@ -1,4 +1,4 @@
-"""walk: a kernel as the body of a producer and that of its consumers, on tiles (see `neptune.hopper.bodies.walked`).
+"""Writes a kernel as the body of a producer and that of its consumers, on tiles (see `RoleBodies`).
 
     consumers  consumers of 64 rows, neighbours along one grid variable
     staged     which tiles go through shared memory
@@ -7,8 +7,8 @@
     columns    masks that compare columns with numbers of rows
 
 The consumer's body stays a kernel that computes what the kernel computes. Whether it does is for the exact check
-(`neptune.verify.exact`) of `Walked.symbolic`, in which tile sizes are still tunables: an order of tiles that ⊕ does not
-allow is rejected there, as a wrong repair is.
+(`neptune.verify.exact`) of `RoleBodies.symbolic`, in which tile sizes are still tunables: an order of tiles that ⊕ does
+not allow is rejected there, as a wrong repair is.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from neptune.hopper.bodies.consumers import consumer_kernel
 from neptune.hopper.bodies.group_bounds import by_group
 from neptune.hopper.bodies.pieces import Group, Piece, Run, runs
 from neptune.hopper.bodies.producer import BY_POSITION, assigns_any, check_for_all, masks, pruned, read, unmasked
+from neptune.hopper.bodies.role_bodies import RoleBodies
 from neptune.hopper.bodies.staged import Staging, stage
-from neptune.hopper.bodies.walked import Walked
 from neptune.hopper.ir import Levers
 from neptune.ir.expr import Const, Expr, Var, binary, loads, substitute, variables
 from neptune.tile.boxes import GivenShapes, sent
@@ -36,7 +36,7 @@ from neptune.tile.passes.util import Block, assigns, confined, free_name, names_
 from neptune.tile.scalars import in_block, put, var, with_values
 
 
-def walk(program: TileProgram, kernel: TileKernel, levers: Levers) -> Walked:
+def role_bodies(program: TileProgram, kernel: TileKernel, levers: Levers) -> RoleBodies:
     """The role bodies of a group of consumers; `levers.tiles` gives tile sizes. Raises Unsupported where it has
     none."""
     single = consumer_kernel(program, kernel, levers.tiles)
@@ -50,23 +50,23 @@ def walk(program: TileProgram, kernel: TileKernel, levers: Levers) -> Walked:
     tunables = frozenset(t.name for t in program.tunables)
     group = Group(single.rows, together, levers.consumers, tunables, counts)
     assigned = {n for s in single.kernel.body for n in assigns(s)}
-    walker = _Walker(staging, group, taken, frozenset(assigned - confined(single.kernel.body)))
-    consumer, producer = walker.block(single.kernel.body)
+    writer = _Writer(staging, group, taken, frozenset(assigned - confined(single.kernel.body)))
+    consumer, producer = writer.block(single.kernel.body)
     consumer = put(consumer, together, group.of_consumer(var(together)))
     producer = pruned(producer, staging.names)
     check_for_all(producer, staging, single)
     symbolic = replace(single.kernel, body=in_columns(consumer, counts | tunables))
     numbered = with_values(symbolic, single.values)
-    return Walked(
+    return RoleBodies(
         kernel=numbered,
         producer=in_block(producer, _numbers(single.values)),
         rows=single.rows,
         group=group.group,
         consumers=levers.consumers,
         staged=staging.tiles,
-        late=tuple(walker.late),
+        late=tuple(writer.late),
         read=staging.read,
-        kept=tuple(walker.kept),
+        kept=tuple(writer.kept),
         sent=tuple(
             (s.buffer, s in numbered.body) for s in sent(numbered.body, GivenShapes(program, dict(numbered.axes)))
         ),
@@ -75,15 +75,18 @@ def walk(program: TileProgram, kernel: TileKernel, levers: Levers) -> Walked:
     )
 
 
-def walked_of(program: TileProgram, kernel: TileKernel, shapes: Mapping[str, int]) -> Walked | Unsupported:
-    """The walk of a kernel, with the tiles that cover a size of typical `shapes`; Unsupported where it has none."""
-    return _walked(program, kernel, tuple(_covering(program, shapes).items()))
+def bodies_of(program: TileProgram, kernel: TileKernel, shapes: Mapping[str, int]) -> RoleBodies | Unsupported:
+    """The role bodies of a kernel, with the tiles that cover a size of typical `shapes`; Unsupported where it has
+    none."""
+    return _bodies_of(program, kernel, tuple(_covering(program, shapes).items()))
 
 
 @lru_cache(maxsize=32)
-def _walked(program: TileProgram, kernel: TileKernel, tiles: tuple[tuple[str, int], ...]) -> Walked | Unsupported:
-    """Kept: forms are compared by it before one is derived. Any step of a walk may refuse the kernel."""
-    return answered(walk, program, kernel, Levers(tiles=dict(tiles)))
+def _bodies_of(
+    program: TileProgram, kernel: TileKernel, tiles: tuple[tuple[str, int], ...]
+) -> RoleBodies | Unsupported:
+    """Kept: forms are compared by it before one is derived. Any step may refuse the kernel."""
+    return answered(role_bodies, program, kernel, Levers(tiles=dict(tiles)))
 
 
 def _covering(program: TileProgram, shapes: Mapping[str, int]) -> dict[str, int]:
@@ -101,7 +104,7 @@ def _numbers(values: Mapping[str, int]) -> Callable[[Expr], Expr]:
 
 
 @dataclass
-class _Walker:
+class _Writer:
     """Writes the bodies of consumers and producer. `late` gathers the products that are late, `kept` why others are
     not."""
 
