@@ -65,17 +65,12 @@ def roles(bodies: RoleBodies, program: TileProgram, levers: Levers) -> AsyncKern
     rings = _rings(bodies, numbers, levers)
     _check_products(kernel.body, rings)
     taken = names_in(kernel) | rings.keys()
-    counters: dict[str, str] = {}
-    for name in rings:
-        counters[name] = fresh_name({*taken, *counters.values()}, f"{name}_turn")
+    counters = _counters(rings, taken)
     outs = _outs(kernel.body, rings, numbers, levers)
-    synchronised = (
-        tuple(_produced(bodies.producer, rings, counters)),
-        with_live(consumed(kernel.body, rings, outs, counters, again=levers.persistent != "once")),
-    )
-    kept, (producer, consumer) = shared(
-        tuple(counters.values()), synchronised, fresh_name({*taken, *counters.values()}, "turn")
-    )
+    produced = tuple(_produced(bodies.producer, rings, counters))
+    computed = with_live(consumed(kernel.body, rings, outs, counters, again=levers.persistent != "once"))
+    turn = fresh_name({*taken, *counters.values()}, "turn")
+    kept, (producer, consumer) = shared(tuple(counters.values()), (produced, computed), turn)
     sharing, (producer, consumer) = together(tuple(rings.values()), (producer, consumer))
     return AsyncKernel(
         kernel.name,
@@ -91,6 +86,14 @@ def roles(bodies: RoleBodies, program: TileProgram, levers: Levers) -> AsyncKern
         levers,
         weight_of(bodies),
     )
+
+
+def _counters(rings: Mapping[str, Ring], taken: Collection[str]) -> dict[str, str]:
+    """The name of each ring's counter, none of which is taken."""
+    counters: dict[str, str] = {}
+    for name in rings:
+        counters[name] = fresh_name({*taken, *counters.values()}, f"{name}_turn")
+    return counters
 
 
 def _of_groups(g: GridAxis, bodies: RoleBodies) -> GridAxis:
