@@ -100,6 +100,8 @@ class Out:
 
 @dataclass(frozen=True, slots=True)
 class Fill:
+    """The producer waits until a stage of `ring` is empty and copies `load` into it; its full barrier then completes."""
+
     ring: str
     turn: Expr
     load: LoadTile
@@ -107,12 +109,16 @@ class Fill:
 
 @dataclass(frozen=True, slots=True)
 class Await:
+    """A consumer waits until the stage of this ring iteration is full."""
+
     ring: str
     turn: Expr
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
+    """A consumer is done with the stage of this ring iteration."""
+
     ring: str
     turn: Expr
 
@@ -128,6 +134,8 @@ class Issue:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
+    """Wait until no more than `pending` products are in flight; `names` can be read then."""
+
     pending: int
     names: tuple[str, ...]
     also: tuple[str, ...] = ()
@@ -135,6 +143,8 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class Send:
+    """Store a tile through the shared memory of `out`, without waiting."""
+
     out: str
     buffer: str
     index: tuple[TExpr, ...]
@@ -147,6 +157,8 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Drain:
+    """Wait until the memory of `out` has been read, so that it can be written again."""
+
     out: str
 
 

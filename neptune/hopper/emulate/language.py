@@ -97,6 +97,7 @@ _MASKED: dict[str, Callable[..., Any]] = {
 
 
 def inline_asm(asm: str, constraints: str, args: Any, dtype: Any, is_pure: bool, pack: int) -> Any:
+    """The instructions in line that generated kernels have, on arrays."""
     if stubs(args):
         return Stub.of(lambda *parts: inline_asm(asm, constraints, list(parts), dtype, is_pure, pack), *args)
     if asm == "mov.b32 $0, {$1, $2};":

@@ -94,6 +94,8 @@ for _name in _OPERATORS.split():
 
 @dataclass(eq=False)
 class CopyIn:
+    """A copy from device memory into a stage, under way until it lands on its barrier."""
+
     line: int
     role: str
     source: Descriptor
@@ -104,6 +106,8 @@ class CopyIn:
 
 @dataclass(eq=False)
 class CopyOut:
+    """A copy from shared memory to device memory, under way until its source has been read."""
+
     line: int
     target: Descriptor
     coord: tuple[int, ...]

@@ -30,6 +30,7 @@ _ORDER = ("float64", "float32", "bfloat16", "float16", "int64", "int32", "uint8"
 
 
 def is_float(dtype: str) -> bool:
+    """True for dtypes of floats, among those of tiles."""
     return dtype != "int16" and DTYPES[dtype].kind == "float"
 
 
@@ -137,6 +138,8 @@ def truncated(a: Any, b: Any) -> Any:
 
 
 def binary(function: Callable[..., Any], dtype: str | None = None) -> Callable[[Any, Any], Tile]:
+    """A function of two arrays as one of tiles, in `dtype` or that of the operands."""
+
     def apply(a: Any, b: Any) -> Tile:
         x, y, joined = operands(a, b)
         with np.errstate(all="ignore"):
@@ -147,6 +150,7 @@ def binary(function: Callable[..., Any], dtype: str | None = None) -> Callable[[
 
 
 def divided(a: Any, b: Any) -> Tile:
+    """a / b, of integers in float32."""
     x, y, dtype = operands(a, b)
     with np.errstate(all="ignore"):
         return Tile(np.true_divide(x, y), dtype if is_float(dtype) else "float32")
