@@ -100,7 +100,7 @@ class Out:
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """The producer waits until a stage of `ring` is empty and copies `load` into it; its full barrier then completes."""
+    """The producer waits until a stage of `ring` is empty and copies `load` there; its full barrier completes then."""
 
     ring: str
     turn: Expr

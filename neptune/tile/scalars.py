@@ -106,4 +106,5 @@ def define(name: str, value: Expr) -> Assign:
 
 
 def var(name: str) -> Var:
+    """An int32 variable."""
     return Var(name, "int32")
