@@ -23,11 +23,9 @@ class Records(Protocol):
     def append(self, record: Record | Failure) -> bool:
         """Keep a record; False where that failed."""
 
-    def find(self, structure: str, device: str) -> list[Record]:
-        """The records of a program on a device, in the order in which they were kept."""
-
-    def failures(self, structure: str, device: str) -> list[Failure]:
-        """The candidates of a program that failed on a device."""
+    def told(self, structures: Sequence[str], device: str) -> tuple[list[Record], list[Failure]]:
+        """The records of a program on a device under each of its keys, and the candidates that failed, in the order in
+        which they were kept."""
 
 
 @dataclass(frozen=True)
@@ -51,32 +49,26 @@ class Journal:
     def known(self, sizes: Mapping[str, int]) -> dict[Choice, float | None]:
         """Microseconds by trial, that the same versions have measured at these sizes, the last one counts; None for
         what failed."""
-        if self.records is None:
-            return {}
         here = versions()
 
         def same(r: Record | Failure) -> bool:
             return r.versions == here and r.sizes == sizes and r.template in self._back
 
-        found = (r for r in self._kept() if same(r))
-        failed = (f for f in self.records.failures(self.structure, self.device) if same(f))
-        told = {self._of(r.choice): median(r.us) for r in found} | {self._of(f.choice): None for f in failed}
-        return {choice: us for choice, us in told.items() if choice is not None}
+        records, failures = self._kept()
+        known: dict[Choice | None, float | None] = {self._of(r.choice): median(r.us) for r in records if same(r)}
+        known |= {self._of(f.choice): None for f in failures if same(f)}
+        return {choice: us for choice, us in known.items() if choice is not None}
 
     def lessons(self) -> list[Lesson]:
         """What the same versions have measured, at whatever sizes; where a launch was given its numbers, nothing."""
-        if self.records is None:
-            return []
         here = versions()
-        own = (r for r in self._kept() if r.versions == here and r.template in self._back and not r.numbers)
+        own = (r for r in self._kept()[0] if r.versions == here and r.template in self._back and not r.numbers)
         return [Lesson(Choice(self._back[r.template], r.params), r.sizes, median(r.us)) for r in own]
 
     def prior(self, sizes: Mapping[str, int]) -> list[Choice]:
         """The trials that records of other versions, or of other sizes of the bucket, put first."""
-        if self.records is None:
-            return []
-        told = best(self._kept(), self.structure, sizes, self.device, versions())
-        own = (self._of(b.choice) for b in told if b.weight < 1 and b.choice.template in self._back)
+        beliefs = best(self._kept()[0], self.structure, sizes, self.device, versions())
+        own = (self._of(b.choice) for b in beliefs if b.weight < 1 and b.choice.template in self._back)
         return [choice for choice in own if choice is not None]
 
     def keep(self, sizes: Mapping[str, int], trial: Trial, us: Sequence[float], clocks: Mapping[str, int]) -> None:
@@ -105,12 +97,12 @@ class Journal:
         else:
             say_once(f"a measurement is not kept: {': '.join(wrong)}")
 
-    def _kept(self) -> list[Record]:
+    def _kept(self) -> tuple[list[Record], list[Failure]]:
         """What is kept of the program under either key, as if all were under the one that is kept by now."""
         if self.records is None:
-            return []
-        kept = [r for key in (self.earlier, self.structure) if key for r in self.records.find(key, self.device)]
-        return [replace(r, structure=self.structure) for r in kept]
+            return [], []
+        records, failures = self.records.told([key for key in (self.earlier, self.structure) if key], self.device)
+        return [replace(r, structure=self.structure) for r in records], failures
 
     @property
     def _back(self) -> dict[str, str]:

@@ -20,11 +20,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from neptune import config
-from neptune.choice import Choice
 from neptune.config import Config
 from neptune.driver import loud
 from neptune.driver.fingerprint import fingerprint, why_open
-from neptune.driver.known import Formed, digest
+from neptune.driver.known import NOTHING_KNOWN, Known
 from neptune.driver.store import Store
 from neptune.errors import RecordError
 from neptune.forms import forms_of
@@ -32,7 +31,6 @@ from neptune.ir.program import Program
 from neptune.kernel import Kernel
 from neptune.runtime.artifact import Artifact
 from neptune.runtime.executable import Executable
-from neptune.tune.samples import Sample
 from neptune.versions import IMPORTED, versions
 
 if TYPE_CHECKING:
@@ -54,8 +52,8 @@ Variant: TypeAlias = Callable[[Mapping[str, Any]], Kernel]
 class Request:
     """The arguments of `neptune.compile`; `loops` is the expression as imported, `machine` the GPU to choose for. Of a
     variant, `at` are sizes that it is for. `strict` refuses what was made and makes nothing else: it is not in the key.
-    `samples` are what was measured of the program, and `failed` the candidates that failed, which an automatic choice
-    reads; `formed` is what was measured of its other forms, for which templates are chosen with `counting`.
+    `known` is what was measured of the program, which an automatic choice reads; with `counting` templates are chosen
+    for their other forms, too.
     """
 
     loops: Program
@@ -73,9 +71,7 @@ class Request:
     assume: tuple[str, ...] = ()
     form: str | None = None
     levers: Mapping[str, Any] = field(default_factory=dict)
-    samples: tuple[Sample, ...] = ()
-    failed: frozenset[Choice] = frozenset()
-    formed: tuple[Formed, ...] = ()
+    known: Known = NOTHING_KNOWN
     counting: bool = True
 
 
@@ -173,13 +169,12 @@ def request_key(request: Request) -> str | None:
     settings = {k: str(v) for k, v in asdict(request.settings).items() if k not in NOT_IN_KEY}
     forms = [f.name for f in forms_of(request.form, request.target)]
     promised = [request.deterministic, request.batch_invariant, request.form or "", forms, request.counting]
-    asked = [*promised, *request.assume, digest(request.samples, request.failed)]
-    asked += map(repr, request.formed)
+    choices = [*promised, *request.assume, *request.known.key]
     numbers = (request.params, request.shapes, request.bounds, request.at or {}, request.levers)
     try:
         sizes = [list(x.items()) for x in numbers]
         made_by = [versions(*COMPILERS), sys.version, sys.flags.optimize, sources]
-        parts = [str(request.loops), template, request.target, request.machine, sizes, asked, settings, made_by]
+        parts = [str(request.loops), template, request.target, request.machine, sizes, choices, settings, made_by]
         text = json.dumps(parts)
     except (AttributeError, TypeError, ValueError):
         # Values that no kernel takes: compiling says so.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from neptune.driver.device import machine_for
 from neptune.driver.forms import DECIDES
-from neptune.driver.known import Formed
+from neptune.driver.known import MeasuredForm
 from neptune.forms import FORMS, Form, Source, Wanted
 from neptune.ir.parser import parse_program
 from neptune.runtime.artifact import Artifact
@@ -36,13 +36,13 @@ SHORT = 20.0
 @dataclass(frozen=True)
 class Forms:
     """What the model says of programs in the fastest of some forms, with the levers that a caller settles; where it was
-    measured (`formed`), that decides."""
+    `measured`, that decides."""
 
     forms: tuple[Form, ...]
     wishes: Wishes
     levers: Mapping[str, int | str]
     machine: Machine
-    formed: tuple[Formed, ...] = ()
+    measured: tuple[MeasuredForm, ...] = ()
 
     @property
     def name(self) -> str:
@@ -53,14 +53,15 @@ class Forms:
         """Microseconds of a template's program at some sizes; infinite where tiles are faster."""
         of = Source(program, shapes=self.wishes.typical)
         choice = Wanted(self.levers, self.wishes.params, machine=self.machine)
-        times = [f.time(of, choice, at) for f in self.forms]
-        return [self._told(template, a.sizes, min(t.us for t in found)) for a, *found in zip(at, *times, strict=True)]
+        times = zip(*(f.time(of, choice, at) for f in self.forms), strict=True)
+        us = (min(t.us for t in of_forms) for of_forms in times)
+        return [self._or_measured(template, a.sizes, t) for a, t in zip(at, us, strict=True)]
 
-    def _told(self, template: str, sizes: Mapping[str, int], us: float) -> float:
-        told = next((f for f in self.formed if f.sizes == sizes), None)
-        if told is None:
+    def _or_measured(self, template: str, sizes: Mapping[str, int], us: float) -> float:
+        record = next((f for f in self.measured if f.sizes == sizes), None)
+        if record is None:
             return us
-        return told.us if told.faster and told.choice.template == template else inf
+        return record.us if record.faster and record.choice.template == template else inf
 
 
 def by_time(forms: Sequence[Form], of: Source, choice: Wanted) -> Sequence[Form]:

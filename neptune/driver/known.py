@@ -28,7 +28,7 @@ MOST = 64
 
 
 @dataclass(frozen=True)
-class Formed:
+class MeasuredForm:
     """What these versions measured at some sizes of forms beside tiles: the fastest choice, in microseconds, and what
     the fastest one on tiles took, None where none was measured."""
 
@@ -44,19 +44,38 @@ class Formed:
 
     def __str__(self) -> str:
         tiles = "" if self.on_tiles is None else f", on tiles {self.on_tiles:.1f} µs"
-        said, at = (", ".join(f"{n}={v}" for n, v in x.items()) for x in (self.choice.values, self.sizes))
-        return f"{self.us:.1f} µs with {said} at {at}{tiles}"
+        values, sizes = (", ".join(f"{n}={v}" for n, v in x.items()) for x in (self.choice.values, self.sizes))
+        return f"{self.us:.1f} µs with {values} at {sizes}{tiles}"
 
 
-def formed_of(loops: Program, machine: Machine, settings: Config) -> tuple[Formed, ...]:
-    """What the user's records say of other forms of a program at each choice of sizes; nothing where settings
-    say so."""
+@dataclass(frozen=True)
+class Known:
+    """What was measured of a program: `samples` on tiles and the candidates that `failed` there, which the automatic
+    choice reads, and its other `forms` at each choice of sizes."""
+
+    samples: tuple[Sample, ...] = ()
+    failed: frozenset[Choice] = frozenset()
+    forms: tuple[MeasuredForm, ...] = ()
+
+    @property
+    def key(self) -> list[str]:
+        """What tells it apart, as text: nothing but "" where nothing is known."""
+        return [digest(self.samples, self.failed), *map(repr, self.forms)]
+
+
+NOTHING_KNOWN = Known()
+
+
+def known_of(loops: Program, machine: Machine, settings: Config) -> Known:
+    """What the user's records, and those that ship, say of a program on a machine; nothing where settings say so."""
     if not settings.records:
-        return ()
-    return formed(*_told(loops, machine, settings))
+        return NOTHING_KNOWN
+    records, failures = Store(settings.cache_dir).told(keys_of(loops), machine.device)
+    bad = failed(failures)
+    return Known(samples(records, bad), bad, measured_forms(records, failures))
 
 
-def formed(records: Iterable[Record], failures: Iterable[Failure] = ()) -> tuple[Formed, ...]:
+def measured_forms(records: Iterable[Record], failures: Iterable[Failure] = ()) -> tuple[MeasuredForm, ...]:
     """Records of one program and device that have levers among their numbers, beside those that have no numbers. What
     failed with these versions is not taken."""
     here = made_with(versions())
@@ -65,31 +84,14 @@ def formed(records: Iterable[Record], failures: Iterable[Failure] = ()) -> tuple
     for r in (r for r in records if made_with(r.versions) == here and r.choice not in bad):
         if (choice := read(r.choice)) is not None:
             times[tuple(sorted(r.sizes.items()))][choice].extend(r.us)
-    found = []
+    forms = []
     for sizes, us in sorted(times.items()):
         order = sorted(((median(x), c) for c, x in us.items()), key=lambda o: o[0])
         best = next(((x, c) for x, c in order if c.form is not None), None)
         if best is not None:
             on_tiles = next((x for x, c in order if c.form is None), None)
-            found.append(Formed(dict(sizes), best[1], best[0], on_tiles))
-    return tuple(found)
-
-
-def known_of(loops: Program, machine: Machine, settings: Config) -> tuple[tuple[Sample, ...], frozenset[Choice]]:
-    """What the user's records, and those that ship, say of a program on a machine, and the candidates that failed;
-    nothing where settings say so."""
-    if not settings.records:
-        return (), frozenset()
-    records, failures = _told(loops, machine, settings)
-    bad = failed(failures)
-    return samples(records, bad), bad
-
-
-def _told(loops: Program, machine: Machine, settings: Config) -> tuple[list[Record], list[Failure]]:
-    """What is kept of a program's kin, and of the program itself, as records were before that."""
-    store = Store(settings.cache_dir)
-    told = [store.told(key, machine.device) for key in keys_of(loops)]
-    return [r for records, _ in told for r in records], [f for _, failures in told for f in failures]
+            forms.append(MeasuredForm(dict(sizes), best[1], best[0], on_tiles))
+    return tuple(forms)
 
 
 def failed(failures: Iterable[Failure]) -> frozenset[Choice]:
@@ -107,8 +109,8 @@ def samples(records: Iterable[Record], bad: frozenset[Choice] = frozenset()) -> 
     groups: dict[tuple[float, tuple[tuple[str, int], ...], tuple[tuple[str, str], ...]], list[Record]]
     groups = defaultdict(list)
     for r in (r for r in records if not r.numbers and r.choice not in bad):
-        made = made_with(r.versions)
-        groups[BELIEVED if made == here else OTHER_VERSIONS, tuple(r.sizes.items()), made].append(r)
+        own = made_with(r.versions)
+        groups[BELIEVED if own == here else OTHER_VERSIONS, tuple(r.sizes.items()), own].append(r)
     order = sorted(groups.items(), key=lambda g: (g[0][0], max(r.when for r in g[1]), g[0]), reverse=True)
     return tuple(_sample(dict(sizes), weight, group) for (weight, sizes, _), group in order[:MOST])
 
@@ -120,9 +122,9 @@ def _sample(sizes: dict[str, int], weight: float, group: Iterable[Record]) -> Sa
     return Sample(sizes, {c: median(us) for c, us in times.items()}, weight)
 
 
-def digest(found: Iterable[Sample], failed: Iterable[Choice] = ()) -> str:
+def digest(samples: Iterable[Sample], failed: Iterable[Choice] = ()) -> str:
     """A name for samples and failed candidates: the same ones, in any order, have the same; "" for none."""
-    samples = ((sorted(s.sizes.items()), sorted((c.key, us) for c, us in s.us.items()), s.weight) for s in found)
-    lines = sorted(map(repr, samples))
+    values = ((sorted(s.sizes.items()), sorted((c.key, us) for c, us in s.us.items()), s.weight) for s in samples)
+    lines = sorted(map(repr, values))
     lines += sorted(repr(c.key) for c in failed)
     return hashlib.sha256("\n".join(lines).encode()).hexdigest() if lines else ""

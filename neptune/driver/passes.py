@@ -13,7 +13,7 @@ from neptune.driver.counted import Forms, by_time, decided
 from neptune.driver.forms import made_of, refused
 from neptune.driver.header import header
 from neptune.driver.imports import as_program as as_program
-from neptune.driver.known import Formed
+from neptune.driver.known import MeasuredForm
 from neptune.driver.precision import form_decisions, short_functions, short_products
 from neptune.driver.snapshots import Snapshot, schedule_forms
 from neptune.driver.stages import Attempt, Differs, Fused, Lowered, Prepared, Uncounted
@@ -120,7 +120,7 @@ def _as_named(p: Prepared, trail: list[Snapshot]) -> Scheduled:
 def _counted(p: Prepared) -> Forms | None:
     """The forms that count where templates are compared, if some do."""
     counting = p.counting and p.others
-    return Forms(p.others, p.wishes, p.asked.levers, p.machine, p.asked.formed) if counting else None
+    return Forms(p.others, p.wishes, p.asked.levers, p.machine, p.asked.known.forms) if counting else None
 
 
 def _well_scheduled(a: Attempt) -> Attempt:
@@ -234,7 +234,7 @@ def _other_form(w: Lowered) -> Lowered | Uncounted:
     if not p.others:
         return w
     asked = _wanted(w)
-    told = next((f for f in p.asked.formed if f.sizes == asked.sizes and f.choice.template == w.by.template), None)
+    told = next((f for f in p.asked.known.forms if f.sizes == asked.sizes and f.choice.template == w.by.template), None)
     if told is not None and p.asked.form == AUTO and not told.faster:
         return _noted(w, Decision("form", p.loops.name, TRITON, f"records: {told}"))
     recorded = None if told is None else _as_recorded(w, told, asked)
@@ -279,7 +279,7 @@ def _with_form(w: Lowered, form: Form, asked: Wanted) -> Lowered | Unsupported:
     return replace(checked[-1] if checked else w, form=made) if isinstance(made, Made) else made
 
 
-def _as_recorded(w: Lowered, told: Formed, asked: Wanted) -> Lowered | Unsupported | None:
+def _as_recorded(w: Lowered, told: MeasuredForm, asked: Wanted) -> Lowered | Unsupported | None:
     """With the form that records, which anybody may write, put first; None or Unsupported where there is none."""
     form = next((f for f in w.of.others if f.name == told.choice.form), None)
     if form is None:

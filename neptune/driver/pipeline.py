@@ -16,7 +16,7 @@ from neptune.driver.device import machine_for
 from neptune.driver.forms import decided, form_for, in_two, in_vain, sharing, with_verdict
 from neptune.driver.imports import as_program as as_program
 from neptune.driver.imports import imported
-from neptune.driver.known import formed_of, known_of
+from neptune.driver.known import Known, known_of
 from neptune.errors import NeptuneError, or_refusal
 from neptune.forms import AUTO, FORMS
 from neptune.ir.program import Program
@@ -134,11 +134,10 @@ def with_records(asked: cache.Request) -> cache.Request:
     if asked.template is not None or asked.deterministic or asked.batch_invariant:
         return asked
     machine = machine_for(parse_target(asked.target))
-    found, failed = known_of(asked.loops, machine, asked.settings)
-    asked = replace(asked, samples=found, failed=failed)
-    if asked.form is not None and not asked.levers:
-        asked = replace(asked, formed=formed_of(asked.loops, machine, asked.settings))
-    return asked
+    known = known_of(asked.loops, machine, asked.settings)
+    if asked.form is None or asked.levers:
+        known = replace(known, forms=())
+    return replace(asked, known=known)
 
 
 def kept(
@@ -165,7 +164,7 @@ def _of_variant(asked: cache.Request, choice: Mapping[str, Any], forced: bool) -
     values = {**asked.params, **choice["params"]}
     one = replace(asked, template=choice["template"], params=values, shapes={}, at=choice.get(AT))
     # The form that was asked for is of this kernel; another variant may have none.
-    return replace(one, samples=(), failed=frozenset(), form=AUTO if forced else asked.form)
+    return replace(one, known=Known(forms=asked.known.forms), form=AUTO if forced else asked.form)
 
 
 def _compiled(asked: cache.Request, forced: bool = False) -> Kernel:

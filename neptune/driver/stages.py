@@ -61,7 +61,7 @@ class Prepared:
         """What the caller says of sizes and parameters, and what was measured."""
         a = self.asked
         deciding = reduced_sizes(a.loops) if a.batch_invariant else None
-        return Wishes(a.shapes, a.bounds, a.params, deciding, a.samples, a.failed)
+        return Wishes(a.shapes, a.bounds, a.params, deciding, a.known.samples, a.known.failed)
 
     @cached_property
     def others(self) -> tuple[Form, ...]:

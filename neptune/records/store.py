@@ -18,7 +18,7 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -78,15 +78,15 @@ class Store:
     def find(self, structure: str, device: str) -> list[Record]:
         """The records of a structure on a device, oldest first: the user's, and shipped ones of what the user has not
         measured."""
-        return self._read(prefix(structure, device))[0]
+        return self.told([structure], device)[0]
 
     def failures(self, structure: str = "", device: str = "") -> list[Failure]:
         """The user's candidates of a structure on a device that failed, oldest first; of all where none is named."""
-        return self._read(prefix(structure, device) if structure else b"")[1]
+        return (self.told([structure], device) if structure else self._read([b""]))[1]
 
-    def told(self, structure: str, device: str) -> tuple[list[Record], list[Failure]]:
-        """What `find` and `failures` give, read at once."""
-        return self._read(prefix(structure, device))
+    def told(self, structures: Sequence[str], device: str) -> tuple[list[Record], list[Failure]]:
+        """What `find` and `failures` give of each of some structures, those of the first one first."""
+        return self._read([prefix(structure, device) for structure in structures])
 
     def discoveries(self, structure: str, device: str) -> list[Discovery]:
         """What the user's searches for graphs of a structure on a device came to, oldest first."""
@@ -95,18 +95,21 @@ class Store:
 
     def all(self) -> list[Record]:
         """Every record, as `find` gives them."""
-        return self._read(b"")[0]
+        return self._read([b""])[0]
 
     def lines(self) -> Iterator[bytes]:
         """The user's own lines as they stand, without their ends; torn and foreign ones, too."""
         return iter(()) if self.path is None else _lines(self.path, b"")
 
-    def _read(self, head: bytes) -> tuple[list[Record], list[Failure]]:
-        said = [] if self.path is None else [parse(line) for line in _lines(self.path, head)]
-        own = [r for r in said if isinstance(r, Record)]
-        measured = {key_of(r) for r in own}
-        shipped = [r for r in _shipped(self.shipped, head) if key_of(r) not in measured]
-        return own + shipped, [f for f in said if isinstance(f, Failure)]
+    def _read(self, heads: Iterable[bytes]) -> tuple[list[Record], list[Failure]]:
+        records, failures = list[Record](), list[Failure]()
+        for head in heads:
+            lines = [] if self.path is None else [parse(line) for line in _lines(self.path, head)]
+            own = [r for r in lines if isinstance(r, Record)]
+            measured = {key_of(r) for r in own}
+            records += own + [r for r in _shipped(self.shipped, head) if key_of(r) not in measured]
+            failures += (f for f in lines if isinstance(f, Failure))
+        return records, failures
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[Path | None]:

@@ -15,7 +15,7 @@ from neptune.choice import Choice
 from neptune.driver import passes, pipeline
 from neptune.driver.counted import Forms
 from neptune.driver.forms import DECIDES, in_vain
-from neptune.driver.known import Formed
+from neptune.driver.known import MeasuredForm
 from neptune.errors import TargetError, Unsupported
 from neptune.forms import forms_of
 from neptune.hopper.validate.kernel import on_trial, split_of
@@ -83,13 +83,13 @@ def test_a_loss_of_deep_products_takes_the_template_whose_form_is_faster() -> No
     ("told", "us"),
     [
         (None, 0),
-        (Formed(ROWS, Choice("flash_decoding", {}, "asynchronous"), 3000.0, 4000.0), 3000.0),
-        (Formed(ROWS, Choice("flash_decoding", {}, "asynchronous"), 4000.0, 3000.0), inf),
-        (Formed(ROWS, Choice("flash_attention", {}, "asynchronous"), 3000.0, 4000.0), inf),
-        (Formed({**ROWS, "rows": 64}, Choice("flash_decoding", {}, "asynchronous"), 30.0, 40.0), 0),
+        (MeasuredForm(ROWS, Choice("flash_decoding", {}, "asynchronous"), 3000.0, 4000.0), 3000.0),
+        (MeasuredForm(ROWS, Choice("flash_decoding", {}, "asynchronous"), 4000.0, 3000.0), inf),
+        (MeasuredForm(ROWS, Choice("flash_attention", {}, "asynchronous"), 3000.0, 4000.0), inf),
+        (MeasuredForm({**ROWS, "rows": 64}, Choice("flash_decoding", {}, "asynchronous"), 30.0, 40.0), 0),
     ],
 )
-def test_what_was_measured_counts_before_predictions(told: Formed | None, us: float) -> None:
+def test_what_was_measured_counts_before_predictions(told: MeasuredForm | None, us: float) -> None:
     chosen = entropy(None)
     assert chosen.family is not None
     # Tiles alone have none.
@@ -102,7 +102,7 @@ def test_what_was_measured_counts_before_predictions(told: Formed | None, us: fl
     assert 0 < predicted < 1e6
     (found,) = forms.us("flash_decoding", tiles, [asked])
     assert found == predicted, "sizes are other ones"
-    assert forms._told("flash_decoding", ROWS, predicted) == (us or predicted)
+    assert forms._or_measured("flash_decoding", ROWS, predicted) == (us or predicted)
 
 
 def test_explain_says_both(by_form: None) -> None:

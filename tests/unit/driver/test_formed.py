@@ -12,7 +12,7 @@ import neptune
 from neptune.choice import Choice
 from neptune.driver.device import machine_for
 from neptune.driver.imports import imported
-from neptune.driver.known import Formed, formed
+from neptune.driver.known import MeasuredForm, measured_forms
 from neptune.driver.recorded import written
 from neptune.ops.linear import matmul
 from neptune.records.record import Failure, Record, structure_of
@@ -56,13 +56,14 @@ def test_the_fastest_of_these_versions_counts_at_its_sizes() -> None:
     slow, fast, tiles = of(Record, OTHER, us=[30.0]), of(Record, ODD, us=[20.0, 22.0]), of(Record, us=[25.0])
     elsewhere = of(Record, ODD, us=[1.0], sizes={**SIZES, "m": 64})
     older = of(Record, OTHER, us=[2.0], versions={**versions(), "triton": "1.0"})
-    small, found = formed([slow, fast, tiles, elsewhere, older])
+    small, found = measured_forms([slow, fast, tiles, elsewhere, older])
     small, found = (found, small) if small.us > found.us else (small, found)
     assert (small.sizes["m"], small.us, small.on_tiles) == (64, 1.0, None)
-    assert found == Formed(SIZES, Choice("matmul", PARAMS).formed("asynchronous", ODD), 21.0, 25.0) and found.faster
-    (left,) = formed([slow, fast, tiles], [of(Failure, ODD, how="failed")])
-    assert left == Formed(SIZES, Choice("matmul", PARAMS).formed("asynchronous", OTHER), 30.0, 25.0) and not left.faster
-    assert formed([tiles]) == () and formed([of(Record, us=[9.0], numbers={"NUM_SPLITS": 4})]) == ()
+    odd, other = (Choice("matmul", PARAMS).formed("asynchronous", levers) for levers in (ODD, OTHER))
+    assert found == MeasuredForm(SIZES, odd, 21.0, 25.0) and found.faster
+    (left,) = measured_forms([slow, fast, tiles], [of(Failure, ODD, how="failed")])
+    assert left == MeasuredForm(SIZES, other, 30.0, 25.0) and not left.faster
+    assert measured_forms([tiles]) == () and measured_forms([of(Record, us=[9.0], numbers={"NUM_SPLITS": 4})]) == ()
 
 
 def test_a_default_takes_the_levers_that_won(own: Store) -> None:

@@ -13,7 +13,7 @@ import torch
 
 import neptune
 from neptune import config
-from neptune.driver.known import MOST, digest, known_of, samples
+from neptune.driver.known import MOST, Known, digest, known_of, samples
 from neptune.ops.linear import matmul
 from neptune.ops.norm import rms_norm
 from neptune.ops.softmax import softmax
@@ -50,7 +50,7 @@ def test_records_of_the_kin_and_of_the_structure_are_read(store: Store) -> None:
     other = {"BLOCK_M": 4, "num_warps": 16, "num_stages": 2}
     store.append(record())
     store.append(record(structure=kin_of(softmax()), params=other))
-    (found,) = (s for s in known_of(softmax(), DEFAULT, config.read())[0] if s.sizes == SIZES)
+    (found,) = (s for s in known_of(softmax(), DEFAULT, config.read()).samples if s.sizes == SIZES)
     assert [sorted(c.params.items()) for c in found.us] == [sorted(p.items()) for p in (other, ODD)]
     # 0.5 is one of the numbers by which programs are told apart.
     store.append(record(structure=kin_of(rms_norm("float32", eps=1e-5))))
@@ -85,7 +85,7 @@ def test_no_record_is_read_where_none_may_be(store: Store, options: dict[str, An
 def test_the_environment_leaves_the_model_alone(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     store.append(record())
     monkeypatch.setenv("NEPTUNE_RECORDS", "0")
-    assert taken() != ODD and known_of(softmax(), DEFAULT, config.read()) == ((), frozenset())
+    assert taken() != ODD and known_of(softmax(), DEFAULT, config.read()) == Known()
     monkeypatch.setenv("NEPTUNE_RECORDS", "1")
     assert taken() == ODD
 
