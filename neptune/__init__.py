@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from neptune import functional as functional
     from neptune.autotune.tuner import autotune
     from neptune.driver.pipeline import compile
-    from neptune.driver.superoptimize import superoptimize
     from neptune.errors import (
         ExpressionError,
         FusionError,
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from neptune.ir.program import Program
     from neptune.kernel import Kernel, load
     from neptune.schedule.template import Template, template
+    from neptune.search.superoptimize import superoptimize
 
 __all__ = [
     "ExpressionError",
@@ -67,7 +67,7 @@ _HOME = {
     "compile": "neptune.driver.pipeline",
     "fuse": "neptune.graph.fuse",
     "load": "neptune.kernel",
-    "superoptimize": "neptune.driver.superoptimize",
+    "superoptimize": "neptune.search.superoptimize",
     "template": "neptune.schedule.template",
 }
 

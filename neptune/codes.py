@@ -428,7 +428,7 @@ TARGETS = (
         "T007",
         "A target without this figure or launch",
         "A target on which Triton runs.",
-        ("driver.resources", "runtime.executable"),
+        ("report.resources", "runtime.executable"),
     ),
     Kind("T008", "A calibration that cannot be believed", "Calibrate when nothing else runs.", ("autotune.calibrate",)),
     Kind(
@@ -471,7 +471,7 @@ OTHERS = (
         "N001",
         "An environment variable has a value that it cannot have",
         "help(neptune.config) lists them.",
-        ("config", "logs", "driver.dump"),
+        ("config", "logs", "report.dump"),
     ),
     Kind(
         "N002",
@@ -479,7 +479,7 @@ OTHERS = (
         "One of the values that are legal.",
         ("autotune", "tune.budget"),
     ),
-    Kind("N003", "A report cannot be written", "A path in a folder of yours.", ("driver.report",)),
+    Kind("N003", "A report cannot be written", "A path in a folder of yours.", ("report.page",)),
 )
 KINDS = (*EXPRESSIONS, *SCHEDULES, *FUSIONS, *CALLS, *TARGETS, *RECORDS, *OTHERS)
 BY_KEY = {(k.number[0], key): k for k in KINDS for key in k.keys}

@@ -92,7 +92,7 @@ class RoleResources:
 
 @dataclass(frozen=True)
 class Inspected:
-    """A compiled kernel of a form: its assembly, and what it takes (`neptune.driver.resources`)."""
+    """A compiled kernel of a form: its assembly, and what it takes (`neptune.report.resources`)."""
 
     name: str
     registers: int

@@ -22,8 +22,8 @@ from neptune.runtime.plans import Specialisation
 
 if TYPE_CHECKING:
     from neptune.driver.build import Build
-    from neptune.driver.resources import Resources
     from neptune.mirage.ir import Graph
+    from neptune.report.resources import Resources
 
 Stage: TypeAlias = Literal["loops", "scheduled", "fused", "tile"]
 STAGES: tuple[Stage, ...] = ("loops", "scheduled", "fused", "tile")
@@ -87,7 +87,7 @@ class Shown:
 
         print_graph(neptune.superoptimize(expr, shapes=sizes).graph)
         """
-        from neptune.driver.searched import graph_of
+        from neptune.report.search import graph_of
 
         return graph_of(self._explanation)
 
@@ -164,11 +164,10 @@ class Shown:
 
         As text for people, or with `json` as a dict of plain values.
         """
-        from neptune.driver.explain import as_text
-        from neptune.driver.forms import with_verdict_said
+        from neptune.report.explain import as_text, with_verdict
 
-        said = with_verdict_said(self._explanation, self.executable.form)
-        return deepcopy(said) if json else as_text(said)
+        e = with_verdict(self._explanation, self.executable.form)
+        return deepcopy(e) if json else as_text(e)
 
     @cached_property
     def _explanation(self) -> dict[str, Any]:
@@ -204,19 +203,24 @@ class Shown:
                 "this kernel was loaded, and a saved kernel does not hold the passes that made it",
                 hint="kernel.explain() needs none; a kernel of neptune.compile has a report",
             )
-        from neptune.driver.report import write_report
+        from neptune.report.page import write_report
 
-        return write_report(self.build, self.facts, path)
+        return write_report(self._page, path)
+
+    @property
+    def _page(self) -> str:
+        """The report as HTML."""
+        from neptune.driver.explanation import explanation
+        from neptune.report.page import report
+
+        return report(explanation(self.build, self.facts), self.build.trail)
 
     def _repr_html_(self) -> str:
         """The report in a frame, as notebooks show a kernel; of a loaded one, what explain() says."""
         if self._make_build is None:
             return f"<pre>{escape(self.explain())}</pre>"
-        from neptune.driver.report import report
-
-        page = escape(report(self.build, self.facts))
         # A frame of its own: the page's style is not that of the notebook.
-        return f'<iframe srcdoc="{page}" style="width: 100%; height: 40em; border: 0"></iframe>'
+        return f'<iframe srcdoc="{escape(self._page)}" style="width: 100%; height: 40em; border: 0"></iframe>'
 
     @public
     def asm(self, target: str | None = None, form: str | None = None) -> dict[str, str]:
@@ -227,7 +231,7 @@ class Shown:
         so on the target, once that form is accepted. Raises TargetError for a target that cannot be compiled for, and
         for a form that the kernel does not have there.
         """
-        from neptune.driver.resources import asm
+        from neptune.report.resources import asm
 
         return asm(self.executable, target, form)
 
@@ -238,6 +242,6 @@ class Shown:
         Asynchronous kernels stand first (`form`), with what each of their roles has (`roles`), beside all kernels in
         the Triton form.
         """
-        from neptune.driver.resources import resources
+        from neptune.report.resources import resources
 
         return resources(self.executable, target)

@@ -19,8 +19,8 @@ from neptune.runtime.facts import Facts
 from neptune.runtime.family import FAMILY, SHARED, Members, conditions, shares, sizes_of, tree_json
 
 if TYPE_CHECKING:
-    from neptune.driver.resources import Resources
     from neptune.kernel import Kernel
+    from neptune.report.resources import Resources
     from neptune.shown import Stage
     from neptune.tune.chooser import Chooser
 

@@ -24,7 +24,7 @@ from typing import Any
 
 import neptune
 from neptune import config
-from neptune.driver import store
+from neptune.driver import cache as compiled
 from neptune.errors import NeptuneError
 from neptune.hopper.validate import verdicts
 from neptune.mirage.foreign_json import graphs_of
@@ -140,7 +140,7 @@ def signed(text: str) -> str:
 
 
 def entry(draw: random.Random, folder: Path) -> Any:
-    shelf = store.Store(folder)
+    shelf = compiled.Store(folder)
     shelf.put("key", kernel().executable.artifact)
     return _shelf(shelf, lambda: shelf.get("key"), draw)
 
@@ -162,7 +162,7 @@ def _shelf(shelf: Any, get: Callable[[], Any], draw: random.Random) -> Any:
     path = shelf.path("key")
     head, _, body = path.read_bytes().partition(b"\n")
     made = any_damage(body.decode(), draw)
-    if shelf.name == store.FOLDER and draw.random() < 0.5:
+    if shelf.name == compiled.FOLDER and draw.random() < 0.5:
         said = json.loads(body)
         # As text: what is damaged may be no JSON, or a number that Python does not read.
         manifest = signed(damaged(json.dumps(said["manifest"]), draw))

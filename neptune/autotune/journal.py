@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from neptune.autotune.learn import Lesson
 from neptune.autotune.space import Trial
 from neptune.choice import Choice
-from neptune.driver.recorded import read, written
+from neptune.driver.known import read, written
 from neptune.records.believe import best
 from neptune.records.record import Failure, Record, fault
 from neptune.records.store import say_once

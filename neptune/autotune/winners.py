@@ -16,7 +16,7 @@ import numpy as np
 
 from neptune.autotune.search import Tuned
 from neptune.choice import Choice
-from neptune.driver.explain import family_json
+from neptune.driver.explanation import family_json
 from neptune.kernel import Kernel
 from neptune.runtime.artifact import AT
 from neptune.runtime.executable import Executable

@@ -144,7 +144,7 @@ def _settings() -> Finding:
 def _cache() -> Finding:
     """Report the cache's folder, how many kernels it holds, and whether it can store more."""
     from neptune import config
-    from neptune.driver.store import Store
+    from neptune.driver.cache import Store
 
     remedy = "set NEPTUNE_CACHE_DIR to a folder of yours, or to 0 for none"
     unread = config.fault()

@@ -56,7 +56,7 @@ def search_command(
     """
 
     def act() -> None:
-        from neptune.driver.superoptimize import optimized, options_of
+        from neptune.search.superoptimize import optimized, options_of
 
         with _shown(as_json) as told:
             how = options_of(budget, max_block_ops, max_kernels, seed, workers, not unsafe, True, told)
@@ -73,7 +73,7 @@ def search_command(
 
 
 def _print(report: Any, graphs: list[dict[str, Any]]) -> None:
-    from neptune.driver.searched import lines
+    from neptune.report.search import lines
 
     click.echo("\n".join(lines(report.json())).strip())
     if len(graphs) > 1:
@@ -106,6 +106,6 @@ def _shown(quiet: bool) -> Iterator[Callable[[Progress], None] | None]:
         with Console(stderr=True).status("searching") as line:
             yield lambda event: line.update(str(event))
     else:
-        from neptune.driver.superoptimize import printed
+        from neptune.search.superoptimize import printed
 
         yield printed()

@@ -12,13 +12,13 @@ from neptune import logs
 from neptune.codegen.modules import all_modules
 from neptune.codegen.partial_sums import in_partial_sums
 from neptune.driver.device import machine_for
-from neptune.driver.explain import explanation
+from neptune.driver.explanation import explanation
 from neptune.driver.judgement import judged, subject_of
-from neptune.driver.snapshots import Snapshot
 from neptune.driver.stages import Lowered
 from neptune.forms import Made
 from neptune.fusion.schedule import Schedule
 from neptune.ir.program import Program
+from neptune.report.snapshots import Snapshot
 from neptune.runtime.artifact import WIDER, Artifact
 from neptune.runtime.launch import Target
 from neptune.runtime.parts import Parts

@@ -19,23 +19,25 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from neptune import config
+from neptune import config, private
 from neptune.config import Config
 from neptune.driver import loud
 from neptune.driver.fingerprint import fingerprint, why_open
 from neptune.driver.known import NOTHING_KNOWN, Known
-from neptune.driver.store import Store
-from neptune.errors import RecordError
+from neptune.errors import NeptuneError, RecordError
 from neptune.forms import forms_of
 from neptune.ir.program import Program
 from neptune.kernel import Kernel
-from neptune.runtime.artifact import Artifact
+from neptune.runtime.artifact import Artifact, Packed, pack, unpack
 from neptune.runtime.executable import Executable
+from neptune.shelf import Shelf
 from neptune.versions import IMPORTED, versions
 
 if TYPE_CHECKING:
     from neptune.driver.build import Build
 
+FOLDER = "compiled"
+MAGIC = b"neptune-cache 1 "
 COMPILERS = ("sympy", "numpy")
 """Whose versions count, besides torch's and Triton's."""
 NOT_IN_KEY = ("target", "dump", "cache", "logs", "records", "form", "tiered")
@@ -191,6 +193,48 @@ def _template(template: Any) -> list[str | None] | None:
         return ["rewriting", template.name, str(template.rewritten), template.text]
     digest = fingerprint(template)
     return None if digest is None else ["own", digest]
+
+
+# --- on disk: a file of `neptune.shelf` each, the JSON of a packed Artifact and its key --------------
+
+
+@dataclass(frozen=True)
+class Store(Shelf):
+    """The entries under `root`, which need not exist; `max_bytes` and `max_entries` bound what is kept."""
+
+    name: str = FOLDER
+    magic: bytes = MAGIC
+    max_bytes: int = 512 << 20
+    max_entries: int = 4096
+
+    def get(self, key: str) -> Artifact | None:
+        """The Artifact of a key; None where there is none that can be believed."""
+        body = self.read(key)
+        artifact = None if body is None else _decode(key, body)
+        if artifact is not None:
+            self.used(key)
+        elif body is not None:
+            self.ignored(key)
+        return artifact
+
+    def put(self, key: str, artifact: Artifact) -> None:
+        """Keep an Artifact; an entry that is there is replaced."""
+        self.write(key, _encode(key, artifact))
+
+
+def _encode(key: str, artifact: Artifact) -> bytes:
+    packed = pack(artifact, versions())
+    return json.dumps({"key": key, "manifest": packed.manifest, "files": dict(packed.files)}).encode()
+
+
+def _decode(key: str, body: bytes) -> Artifact | None:
+    try:
+        entry = private.understood(body)
+        if entry["key"] != key:
+            return None
+        return unpack(Packed(entry["manifest"], entry["files"]))
+    except (NeptuneError, ValueError, TypeError, KeyError):
+        return None
 
 
 # --- Neptune's own sources -----------------------------------------------------------------------

@@ -11,11 +11,11 @@ from neptune import logs
 from neptune.driver.build import REJECTED, Build, built
 from neptune.driver.cache import Request
 from neptune.driver.device import machine_for
-from neptune.driver.dump import dump_failure
 from neptune.driver.passes import LOG, LOWERING, PREPARATION, Pass, attempts
-from neptune.driver.snapshots import Snapshot
 from neptune.driver.stages import Attempt, Differs, Failed, Lowered, Prepared, Uncounted
 from neptune.errors import FusionError, InternalError, NeptuneError
+from neptune.report.dump import dump_failure
+from neptune.report.snapshots import Snapshot
 from neptune.runtime.launch import Target
 from neptune.schedule.state import Decision
 

@@ -1,8 +1,8 @@
-"""The forms that a caller may ask for, the verdict on the one that a kernel has, and what explain() says of it."""
+"""The forms that a caller may ask for, and the verdict on the one that a kernel has."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +10,6 @@ from neptune.errors import TargetError, Unsupported
 from neptune.forms import AUTO, FORMS, TRITON, Form, Made, Source, Wanted, forms_of
 from neptune.kernel import Kernel
 from neptune.runtime.artifact import AT, Artifact
-from neptune.runtime.forms import FormData
 from neptune.runtime.launch import Target, gpu_target
 
 DECIDES = "decides"
@@ -137,18 +136,3 @@ def in_vain(kernel: Kernel) -> bool:
     if artifact.form is None or not artifact.form.faults:
         return False
     return any(d["verdict"] == DECIDES for d in artifact.explanation["decisions"])
-
-
-def with_verdict_said(e: dict[str, Any], of: FormData | None) -> dict[str, Any]:
-    """An explanation with what is known of the form by now; without its entry on a target that has none."""
-    if of is None or of.name not in e:
-        return {name: said for name, said in e.items() if name not in FORMS}
-    return {**e, of.name: {**e[of.name], "verdict": of.verdict()}}
-
-
-def lines(e: Mapping[str, Any]) -> Iterator[str]:
-    """The section of an explanation that speaks of another form than tiles."""
-    for name, load in FORMS.items():
-        if name in e:
-            yield ""
-            yield from load().explain(e[name])

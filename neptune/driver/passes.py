@@ -8,14 +8,13 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, TypeAlias, TypeVar
 
+from neptune.codegen.header import header
 from neptune.codegen.triton import generate
 from neptune.driver.counted import Forms, by_time, decided
 from neptune.driver.forms import made_of, refused
-from neptune.driver.header import header
 from neptune.driver.imports import as_program as as_program
 from neptune.driver.known import MeasuredForm
 from neptune.driver.precision import form_decisions, short_functions, short_products
-from neptune.driver.snapshots import Snapshot, schedule_forms
 from neptune.driver.stages import Attempt, Differs, Fused, Lowered, Prepared, Uncounted
 from neptune.errors import ExpressionError, InternalError, Unsupported
 from neptune.forms import AUTO, TRITON, Form, Made, Source, Wanted
@@ -27,6 +26,7 @@ from neptune.ir.printer import print_expr
 from neptune.ir.program import Program
 from neptune.ir.verify import verify
 from neptune.ir.widths import sizes_of, unfit, wider
+from neptune.report.snapshots import Snapshot, schedule_forms
 from neptune.runtime.addressing import LOADS
 from neptune.schedule.state import Decision
 from neptune.schedule.template import Rewriting

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import gc
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from neptune import config, logs
@@ -35,8 +36,8 @@ if TYPE_CHECKING:
 
 # What compiles is imported where something is compiled: of a kernel in the cache, the import would be the time.
 LOG = logging.getLogger("neptune.compiler")
-SEARCHED = "mirage"
-"""The name that stands for the best graph that a search finds (`neptune.driver.superoptimize`)."""
+SEARCHES = {"mirage": "neptune.search.superoptimize"}
+"""Where a program is compiled to the best of what a search finds, by the name that stands for it as a template."""
 
 
 @public
@@ -93,9 +94,8 @@ def compile(
         kernel = neptune.compile(prefill_causal(), "flash_attention", params={"BLOCK_M": 128})
         o = kernel(q, k, v)
     """
-    if template == SEARCHED:
-        from neptune.driver.superoptimize import by_template
-
+    if isinstance(template, str) and template in SEARCHES:
+        by_template: Callable[..., Kernel] = import_module(SEARCHES[template]).by_template
         of: dict[str, Any] = {"inputs": inputs, "target": target, "params": params, "shapes": shapes, "bounds": bounds}
         of |= {"name": name, "strict": strict, "deterministic": deterministic, "batch_invariant": batch_invariant}
         of |= {"form": form, "levers": levers}
@@ -188,9 +188,10 @@ def _compiled(asked: cache.Request, forced: bool = False) -> Kernel:
     if asked.form == AUTO and in_vain(kernel):
         kernel = _compiled(replace(asked, counting=False))
     if settings.dump is not None:
-        from neptune.driver.dump import dump_kernel
+        from neptune.report.dump import dump_kernel
 
-        LOG.info("dumped to %s", dump_kernel(settings.dump, kernel))
+        folder = dump_kernel(settings.dump, kernel.explain(json=True), kernel._page, kernel.build.trail)
+        LOG.info("dumped to %s", folder)
     if asked.strict:
         loud.refuse(kernel)
     return kernel

@@ -2,7 +2,7 @@
 
 A Kernel works from an Artifact alone, so that a saved kernel and a cached one are the kernel that was compiled.
 Programs are kept as the text that `neptune.ir.parser` reads back. `pack` gives a JSON object and named texts, which
-a folder of files (`neptune.runtime.saved`) and a cache entry (`neptune.driver.store`) hold alike.
+a folder of files (`neptune.runtime.saved`) and a cache entry (`neptune.driver.cache`) hold alike.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from neptune.autotune.tuner import Options, Task, task_of, task_of_kernel, tuned
 from neptune.autotune.winners import together
 from neptune.autotune.worker import judged
 from neptune.choice import Choice
-from neptune.driver.recorded import names, read, written
+from neptune.driver.known import lever_names, read, written
 from neptune.errors import TargetError
 from neptune.hopper.form import FORM
 from neptune.hopper.validate.kernel import on_trial, split_of
@@ -184,7 +184,7 @@ def test_a_form_that_is_faster_is_taken_and_recorded(planted: type[Planted], tmp
     assert "asynchronous form for cuda:90" in found.kernel.explain()
     assert at.as_json()["best"]["levers"] == at.best.choice.levers and "asynchronous consumers=" in str(at)
     kept = [r for r in store(tmp_path).all() if r.numbers]
-    assert kept and all(r.numbers.keys() == names() and not names() & r.params.keys() for r in kept)
+    assert kept and all(r.numbers.keys() == lever_names() and not lever_names() & r.params.keys() for r in kept)
     # The same search goes on from there.
     before = len(planted.asked)
     again = tuned(task(), SIZES, options(tmp_path)).shapes[0]
@@ -200,7 +200,7 @@ def test_a_form_that_is_refused_is_a_failure_and_not_tried_again(planted: type[P
     assert at.us == 100.0 and at.best.choice.form is None and not is_async(found.kernel)
     assert any("spilled" in why for name, why in at.failed.items() if "asynchronous" in name)
     lost = store(tmp_path).failures(store(tmp_path).all()[0].structure, "H200")
-    assert lost and all(f.numbers.keys() == names() for f in lost)
+    assert lost and all(f.numbers.keys() == lever_names() for f in lost)
     before = len(planted.asked)
     tuned(task(), SIZES, options(tmp_path))
     assert not any(map(is_async, planted.asked[before:]))
@@ -219,7 +219,7 @@ def test_winners_of_both_forms_are_variants_and_stay_when_saved(planted: type[Pl
     for k in (made, neptune.load(tmp_path / "k", target="cuda:90")):
         assert len(k.variants) == 2 and "; asynchronous form, consumers=" in k.explain()
         assert [is_async(k.chosen(**s).kernel) for s in shapes] == [True, False]
-        assert not names() & k.chosen(**shapes[0]).params.keys()
+        assert not lever_names() & k.chosen(**shapes[0]).params.keys()
 
 
 # --- a kernel that has the form -------------------------------------------------------------------

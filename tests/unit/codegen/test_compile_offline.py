@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from neptune.codegen.compile import Compiled, compile_offline, parse_target
-from neptune.driver.resources import resources_of
 from neptune.errors import TargetError
+from neptune.report.resources import resources_of
 from neptune.tile.ir import TileProgram
 from tests.examples.tile_examples import attention, softmax
 from tests.texts import generate

@@ -25,8 +25,8 @@ import torch
 
 import neptune
 from neptune import config, shelf
-from neptune.driver import cache, store
-from neptune.driver.store import Store
+from neptune.driver import cache
+from neptune.driver.cache import Store
 from neptune.errors import NeptuneError, RecordError, ScheduleError
 from neptune.ir.expr import Const, Var
 from neptune.ir.parser import parse_program
@@ -48,7 +48,7 @@ def folder(tmp_path, monkeypatch) -> Path:
     monkeypatch.setattr(shelf, "_said", set())
     # The working tree may be newer than this process.
     monkeypatch.setattr(cache, "IMPORTED", time.time_ns() + 10**12)
-    return tmp_path / "cache" / store.FOLDER
+    return tmp_path / "cache" / cache.FOLDER
 
 
 @functools.cache
@@ -357,7 +357,7 @@ neptune.compile(prefill_causal(depth=16, lse=True), "flash_attention", target="i
         env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": seed, "NEPTUNE_VERIFY": "1"}
         env["NEPTUNE_CACHE_DIR"] = str(tmp_path / seed)
         subprocess.run([sys.executable, "-c", script], env=env, check=True, timeout=300)
-        found.append({p.name: p.read_bytes() for p in entries(tmp_path / seed / store.FOLDER)})
+        found.append({p.name: p.read_bytes() for p in entries(tmp_path / seed / cache.FOLDER)})
     assert found[0] == found[1] and len(found[0]) == 1
 
 
@@ -397,7 +397,7 @@ def test_no_part_of_an_entry_is_believed(folder):
 
 def entry_of(body: object) -> bytes:
     text = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return store.MAGIC + hashlib.sha256(text).hexdigest().encode() + b"\n" + text
+    return cache.MAGIC + hashlib.sha256(text).hexdigest().encode() + b"\n" + text
 
 
 def strangers(folder: Path) -> Iterator[bytes]:
@@ -414,7 +414,7 @@ def strangers(folder: Path) -> Iterator[bytes]:
         yield entry_of({**whole, "manifest": {**manifest, "digest": digest(manifest)}})
         yield entry_of({**whole, "manifest": manifest})
     yield json.dumps(whole).encode()
-    yield store.MAGIC.replace(b"1", b"2") + entry_of(whole)[len(store.MAGIC) :]
+    yield cache.MAGIC.replace(b"1", b"2") + entry_of(whole)[len(cache.MAGIC) :]
 
 
 def test_entries_of_strangers(folder):
@@ -470,7 +470,7 @@ def test_entries_that_others_could_have_written(folder, monkeypatch):
 def test_a_folder_that_is_a_link(folder):
     Store(folder.parent / "other").put(KEY, made())
     folder.parent.mkdir(exist_ok=True)
-    folder.symlink_to(folder.parent / "other" / store.FOLDER)
+    folder.symlink_to(folder.parent / "other" / cache.FOLDER)
     assert Store(folder.parent).get(KEY) is None
 
 
@@ -481,7 +481,7 @@ def test_folders_that_cannot_be(case, tmp_path, monkeypatch, caplog):
     where = {"a file": file, "below a file": file / "x", "/proc": Path("/proc/neptune")}.get(case, tmp_path / "c")
     if case == "folder is a file":
         where.mkdir()
-        (where / store.FOLDER).write_text("mine")
+        (where / cache.FOLDER).write_text("mine")
     if case == "null":
         where = tmp_path / ("n" * 300)
     monkeypatch.setenv("NEPTUNE_CACHE_DIR", str(where))

@@ -12,8 +12,7 @@ import neptune
 from neptune.choice import Choice
 from neptune.driver.device import machine_for
 from neptune.driver.imports import imported
-from neptune.driver.known import MeasuredForm, measured_forms
-from neptune.driver.recorded import written
+from neptune.driver.known import MeasuredForm, measured_forms, written
 from neptune.ops.linear import matmul
 from neptune.records.record import Failure, Record, structure_of
 from neptune.records.store import Store

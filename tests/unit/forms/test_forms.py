@@ -24,7 +24,7 @@ from neptune.driver.counted import in_form
 from neptune.driver.device import machine_for
 from neptune.driver.forms import DECIDES
 from neptune.driver.imports import imported
-from neptune.driver.recorded import read, written
+from neptune.driver.known import read, written
 from neptune.errors import ScheduleError, TargetError
 from neptune.ops.linear import matmul
 from neptune.ops.softmax import softmax

@@ -10,10 +10,10 @@ from html.parser import HTMLParser
 import pytest
 
 import neptune
-from neptune.driver.report import report, source_html
-from neptune.driver.report_diff import code_html, diff_html
+from neptune.driver.explanation import explanation
 from neptune.errors import NeptuneError
 from neptune.ops.softmax import softmax
+from neptune.report.page import code_html, diff_html, report, source_html
 
 VOID = {"meta", "br", "!doctype"}
 
@@ -43,7 +43,7 @@ def kernel():
 
 @pytest.fixture(scope="module")
 def page(kernel):
-    return report(kernel.build, kernel.facts)
+    return report(explanation(kernel.build, kernel.facts), kernel.build.trail)
 
 
 def text_of(html: str) -> str:

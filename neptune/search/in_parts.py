@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from math import inf, isfinite
 
-from neptune.driver.asked import NO_BETTER, NO_TIME, SEARCHED, Case, Made, first_lines, predicted_us
-from neptune.driver.searched import Report, Tier, Way, compiled_tiers
 from neptune.errors import NeptuneError
 from neptune.ir.program import stages
 from neptune.mirage.discoveries import Discoveries
@@ -16,12 +14,14 @@ from neptune.mirage.reference import reference
 from neptune.mirage.renamed import placed
 from neptune.mirage.verifier.verdict import Verdict, Verifier
 from neptune.records.record import structure_of
+from neptune.report.search import Report, Tier, Way
+from neptune.search.case import NO_BETTER, NO_TIME, SEARCHED, Case, Optimized, compiled_tiers, first_lines, predicted_us
 from neptune.tune.rank import CLOSE
 
 NO_TIME_LEFT = "not verified, since the time was over: a kernel a stage"
 
 
-def made(case: Case, why: str) -> Made:
+def kernel_of_parts(case: Case, why: str) -> Optimized:
     """The kernel of a program by the graphs of its parts; `why` says why it has no graph as a whole."""
     if not case.how.seconds:
         return case.template_kernel(NO_TIME)
@@ -44,7 +44,7 @@ def made(case: Case, why: str) -> Made:
     if us is None or (case.template.us is not None and CLOSE * us >= case.template.us):
         why = f"{NO_BETTER}, neither as a whole ({why}) nor in parts"
         return case.template_kernel(why, refused=refused)
-    return Made(kernel, _report(found, [*tiers, *compiled_tiers(kernel)], refused, case, us))
+    return Optimized(kernel, _report(found, [*tiers, *compiled_tiers(kernel)], refused, case, us))
 
 
 def _verified(found: Partition, case: Case) -> tuple[Partition, list[Tier], list[str]]:

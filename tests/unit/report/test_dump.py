@@ -8,10 +8,10 @@ import pytest
 
 import neptune
 from neptune.codegen.partial_sums import in_partial_sums
-from neptune.driver.dump import file_names
-from neptune.driver.snapshots import Snapshot
 from neptune.errors import ScheduleError
 from neptune.ir.parser import parse_program
+from neptune.report.dump import file_names
+from neptune.report.snapshots import Snapshot
 from neptune.tile.pipeline import PASSES
 from tests.examples.kernel_examples import rows_fused, rows_program
 

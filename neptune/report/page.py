@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import platform
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from difflib import SequenceMatcher
 from html import escape
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from neptune.driver.explain import HEADINGS, OTHER, explanation
-from neptune.driver.report_diff import code_html, diff_html
-from neptune.driver.snapshots import Snapshot
 from neptune.errors import NeptuneError
+from neptune.report.explain import HEADINGS, OTHER
+from neptune.report.snapshots import Snapshot
 from neptune.runtime.artifact import PREDICTION, WARNINGS
-from neptune.runtime.facts import Facts
 from neptune.verify.exact import ExactReport
 
-if TYPE_CHECKING:
-    from neptune.driver.build import Build
-
+CONTEXT = 2
+"""Lines of a difference around what has changed."""
+WORD = re.compile(r"\w+|\s+|[^\w\s]")
+SIMILAR = 0.5
+"""Lines that are less alike than this are another line, not a changed one."""
 PACKAGES = ("neptune-compiler", "torch", "triton", "sympy", "numpy", "apache-tvm")
 TONES = {
     "rolled": "good",
@@ -35,17 +36,16 @@ TONES = {
 }
 
 
-def report(build: Build, facts: Facts) -> str:
-    """The page of a compiled kernel."""
-    e = explanation(build, facts)
-    source = next((f.text for f in reversed(build.trail) if f.name == "generate"), "")
+def report(e: dict[str, Any], trail: Sequence[Snapshot]) -> str:
+    """The page of a compiled kernel, from its explanation and what each step and pass has left behind."""
+    source = next((f.text for f in reversed(trail) if f.name == "generate"), "")
     code, style = source_html(source)
     sections = [
         _head(e),
         *_decisions(e["decisions"]),
         _section("Kernels", "".join(_kernel(k) for k in e["kernels"])),
         _section("Exact checks against the expression", "".join(_checks(e["checks"])) or "<p>none were asked for</p>"),
-        _section("Every form on the way", "".join(_forms(build.trail)) or "<p>they were not kept</p>"),
+        _section("Every form on the way", "".join(_forms(trail)) or "<p>they were not kept</p>"),
         _section("Triton", code) if source else "",
     ]
     title = f"{escape(e['name'])} · Neptune"
@@ -58,9 +58,8 @@ def report(build: Build, facts: Facts) -> str:
     )
 
 
-def write_report(build: Build, facts: Facts, path: str | Path) -> Path:
+def write_report(page: str, path: str | Path) -> Path:
     """Write the page to a file; NeptuneError where that cannot be done."""
-    page = report(build, facts)
     try:
         Path(path).write_text(page, encoding="utf-8")
     except (OSError, TypeError, ValueError) as error:
@@ -228,11 +227,78 @@ def _form(k: int, form: Snapshot, before: str) -> str:
 
 
 def _counts(before: str, after: str) -> tuple[int, int]:
-    from difflib import SequenceMatcher
-
     ops = SequenceMatcher(None, before.splitlines(), after.splitlines(), autojunk=False).get_opcodes()
     changed = [(j2 - j1, i2 - i1) for tag, i1, i2, j1, j2 in ops if tag != "equal"]
     return sum(a for a, _ in changed), sum(b for _, b in changed)
+
+
+# --- differences: two texts line by line, with the words that changed marked -----------------------------
+
+
+def diff_html(before: str, after: str) -> str:
+    """Return the difference of two forms as HTML; an empty string if they are equal.
+
+    >>> print(diff_html("a = b", "a = c"))
+    <div class="code"><div class="del" style="--i:0ch">a = <mark>b</mark></div><div class="add" style="--i:0ch">a = <mark>c</mark></div></div>
+    """  # noqa: E501
+    old, new = before.splitlines(), after.splitlines()
+    matcher = SequenceMatcher(None, old, new, autojunk=False)
+    rows: list[str] = []
+    for group in matcher.get_grouped_opcodes(CONTEXT):
+        if group[0][1] > 0:
+            rows.append('<div class="gap">…</div>')
+        for tag, i1, i2, j1, j2 in group:
+            rows += _same(old[i1:i2]) if tag == "equal" else _changed(old[i1:i2], new[j1:j2])
+        if group[-1][2] < len(old):
+            rows.append('<div class="gap">…</div>')
+    return f'<div class="code">{"".join(_merged_gaps(rows))}</div>' if rows else ""
+
+
+def code_html(text: str) -> str:
+    """A text with the lines of a difference, none of them changed."""
+    return f'<div class="code">{"".join(_same(text.splitlines()))}</div>'
+
+
+def _merged_gaps(rows: Iterable[str]) -> Iterator[str]:
+    last = ""
+    for row in rows:
+        if not (row == last and "gap" in row):
+            yield row
+        last = row
+
+
+def _same(lines: Iterable[str]) -> list[str]:
+    return [_row("", line, escape(line.lstrip())) for line in lines]
+
+
+def _changed(old: list[str], new: list[str]) -> Iterator[str]:
+    """Removed and added lines; words are marked where each removed line has become one that is like it."""
+    pairs = list(zip(old, new, strict=True)) if len(old) == len(new) else []
+    if pairs and all(SequenceMatcher(None, *p, autojunk=False).ratio() > SIMILAR for p in pairs):
+        for a, b in pairs:
+            left, right = _marked(a, b)
+            yield _row("del", a, left)
+            yield _row("add", b, right)
+        return
+    yield from (_row("del", line, escape(line.lstrip())) for line in old)
+    yield from (_row("add", line, escape(line.lstrip())) for line in new)
+
+
+def _marked(a: str, b: str) -> tuple[str, str]:
+    x, y = WORD.findall(a.lstrip()), WORD.findall(b.lstrip())
+    left: list[str] = []
+    right: list[str] = []
+    for tag, i1, i2, j1, j2 in SequenceMatcher(None, x, y, autojunk=False).get_opcodes():
+        for side, words in ((left, x[i1:i2]), (right, y[j1:j2])):
+            text = escape("".join(words))
+            side.append(text if tag == "equal" or not text else f"<mark>{text}</mark>")
+    return "".join(left), "".join(right)
+
+
+def _row(kind: str, line: str, html: str) -> str:
+    """A line; `--i` is its indentation, under which its continuations hang."""
+    cls = f' class="{kind}"' if kind else ""
+    return f'<div{cls} style="--i:{len(line) - len(line.lstrip())}ch">{html or "&nbsp;"}</div>'
 
 
 # --- style: one style sheet, light and dark, and colours for Triton source if pygments is installed ------

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from neptune.mirage.ir import Graph
 from neptune.mirage.parser import parse_graph
-
-if TYPE_CHECKING:
-    from neptune.kernel import Kernel
 
 ENTRY = "search"
 """The entry of an explanation."""
@@ -86,16 +83,6 @@ class Report:
 
     def _ways(self) -> Iterable[tuple[str, Way | None]]:
         return (("template", self.template), ("found", self.found))
-
-
-def compiled_tiers(kernel: Kernel) -> list[Tier]:
-    """The exact checks that compilation made of a kernel, on loops and on tiles, as tiers of its graph."""
-    return [Tier(f"exact, {what}", _checked(c)) for what, c in kernel.explain(json=True)["checks"].items()]
-
-
-def _checked(c: Mapping[str, Any]) -> str:
-    seeds = ", ".join(map(str, c["seeds"]))
-    return f"{c['verdict']}: by the {c['model']}; {c['draws']} draws, {c['elements']} elements; seeds {seeds}"
 
 
 def graph_of(explanation: Mapping[str, Any]) -> Graph | None:

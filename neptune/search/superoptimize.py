@@ -20,13 +20,10 @@ from typing import Any
 
 from neptune import config
 from neptune.boundary import public
-from neptune.driver import in_parts, loud
-from neptune.driver.asked import Case, Made, Options, Told, first_lines, predicted_us
+from neptune.driver import loud
 from neptune.driver.device import machine_for
 from neptune.driver.imports import imported
 from neptune.driver.pipeline import compile, target_for
-from neptune.driver.searched import ENTRY, Way
-from neptune.driver.whole import Whole
 from neptune.errors import ExpressionError, NeptunePerformanceWarning
 from neptune.ir.program import Program
 from neptune.kernel import Kernel
@@ -34,6 +31,10 @@ from neptune.mirage.enumeration.problems import Bounds
 from neptune.mirage.optimize import Goal, Progress
 from neptune.mirage.reference import graph_or_why
 from neptune.records.store import Store
+from neptune.report.search import ENTRY, Way
+from neptune.search import in_parts
+from neptune.search.case import Case, OnProgress, Optimized, Options, first_lines, predicted_us
+from neptune.search.whole import Whole
 from neptune.tune.budget import Worked, checked_count, seconds_of
 from neptune.tune.params import checked_sizes
 from neptune.tune.points import reference as usual_sizes
@@ -59,7 +60,7 @@ def superoptimize(
     workers: int | None = None,
     safe: bool = True,
     records: bool | None = None,
-    progress: Told | None = None,
+    progress: OnProgress | None = None,
     **options: Any,
 ) -> Kernel:
     """Compile an expression to the best graph that a search finds for it: its algebra may change, too.
@@ -93,7 +94,7 @@ def options_of(
     workers: int | None,
     safe: bool,
     records: bool | None,
-    progress: Told | None,
+    progress: OnProgress | None,
 ) -> Options:
     """The options of a caller. NeptuneError for a budget or a number that is none."""
     asked = "superoptimize"
@@ -114,31 +115,31 @@ def by_template(expr: Any, **options: Any) -> Kernel:
     return optimized(expr, how, **options).kernel
 
 
-def printed() -> Told:
+def printed() -> OnProgress:
     """Progress as lines on the standard error, one now and then."""
     last = 0.0
 
-    def told(at: Progress) -> None:
+    def show(progress: Progress) -> None:
         nonlocal last
-        if at.seconds >= last + EVERY:
-            last = at.seconds
-            print(f"mirage: {at}", file=sys.stderr, flush=True)
+        if progress.seconds >= last + EVERY:
+            last = progress.seconds
+            print(f"mirage: {progress}", file=sys.stderr, flush=True)
 
-    return told
+    return show
 
 
-def optimized(expr: Any, how: Options, **options: Any) -> Made:
+def optimized(expr: Any, how: Options, **options: Any) -> Optimized:
     """The kernel of an expression with these options of a search and of `compile`."""
     loops = imported(expr, options.pop("inputs", None), options.pop("name", None))
     with warnings.catch_warnings():
         # What makes a kernel slow is said of the one that is returned.
         warnings.simplefilter("ignore", NeptunePerformanceWarning)
-        made = _made(loops, how, options)
-    loud.warn(made.kernel)
-    return replace(made, kernel=made.kernel.saying(ENTRY, made.report.json()))
+        result = _optimized(loops, how, options)
+    loud.warn(result.kernel)
+    return replace(result, kernel=result.kernel.saying(ENTRY, result.report.json()))
 
 
-def _made(loops: Program, how: Options, options: Mapping[str, Any]) -> Made:
+def _optimized(loops: Program, how: Options, options: Mapping[str, Any]) -> Optimized:
     begin = time.monotonic()
     base = compile(loops, **options)
     took = [("template, compiled", time.monotonic() - begin)]
@@ -148,14 +149,14 @@ def _made(loops: Program, how: Options, options: Mapping[str, Any]) -> Made:
     sizes = usual_sizes(loops, typical, checked_sizes("bounds", loops, options.get("bounds")))
     # The budget is that of the search: the template's kernel is the fallback, whatever it takes.
     case = Case(loops, how, base, template, dict(options), sizes, machine, Worked(how.seconds), took)
-    made = _of_case(case)
-    return replace(made, report=replace(made.report, took=tuple(case.took)))
+    result = _of_case(case)
+    return replace(result, report=replace(result.report, took=tuple(case.took)))
 
 
-def _of_case(case: Case) -> Made:
+def _of_case(case: Case) -> Optimized:
     graph = graph_or_why(case.loops)
     if isinstance(graph, ExpressionError):
-        return in_parts.made(case, first_lines(graph))
+        return in_parts.kernel_of_parts(case, first_lines(graph))
     if len(graph.steps) > LARGE:
-        return in_parts.made(case, f"since it has {len(graph.steps)} operators")
+        return in_parts.kernel_of_parts(case, f"since it has {len(graph.steps)} operators")
     return Whole(case, Goal(graph, case.sizes, case.machine, case.how.bounds, case.how.seed)).made()

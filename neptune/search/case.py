@@ -11,7 +11,6 @@ from typing import Any, TypeAlias
 
 from neptune.driver.device import at_hand
 from neptune.driver.pipeline import kernel_or_why
-from neptune.driver.searched import Report, Way
 from neptune.errors import NeptuneError
 from neptune.ir.program import Program
 from neptune.kernel import Kernel
@@ -19,6 +18,7 @@ from neptune.mirage.discoveries import Discoveries
 from neptune.mirage.enumeration.problems import Bounds
 from neptune.mirage.optimize import Lowering, Progress
 from neptune.records.store import Store
+from neptune.report.search import Report, Tier, Way
 from neptune.runtime.artifact import PREDICTION
 from neptune.runtime.launch import parse_target
 from neptune.schedule.template import Rewriting
@@ -29,7 +29,7 @@ SEARCHED = 0.7
 """The part of a budget that the search has; the rest is for what comes of it."""
 NO_BETTER = "none that is predicted to be faster than the template"
 NO_TIME = "none, since the budget is 0"
-Told: TypeAlias = Callable[[Progress], None]
+OnProgress: TypeAlias = Callable[[Progress], None]
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Options:
     workers: int = 1
     safe: bool = True
     records: Store | None = None
-    progress: Told | None = None
+    progress: OnProgress | None = None
 
     @property
     def numbers(self) -> dict[str, int]:
@@ -55,7 +55,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Made:
+class Optimized:
     """The kernel of an expression, what the search came to, and the graphs that were predicted, the fastest first."""
 
     kernel: Kernel
@@ -78,9 +78,9 @@ class Case:
     clock: Clock
     took: list[tuple[str, float]] = field(default_factory=list)
 
-    def template_kernel(self, why: str, **more: Any) -> Made:
+    def template_kernel(self, why: str, **more: Any) -> Optimized:
         """The template's kernel, and why."""
-        return Made(self.base, Report("", why, self.template, **more))
+        return Optimized(self.base, Report("", why, self.template, **more))
 
     def kernel(self, template: Rewriting) -> Kernel | NeptuneError:
         """The kernel of a graph, or why the compiler refuses it."""
@@ -116,3 +116,13 @@ def first_lines(wrong: Exception | str) -> str:
     """What is the matter, on one line."""
     text = wrong.text if isinstance(wrong, NeptuneError) else str(wrong)
     return " ".join(line.strip() for line in text.splitlines()[:3])
+
+
+def compiled_tiers(kernel: Kernel) -> list[Tier]:
+    """The exact checks that compilation made of a kernel, on loops and on tiles, as tiers of its graph."""
+    return [Tier(f"exact, {what}", _checked(c)) for what, c in kernel.explain(json=True)["checks"].items()]
+
+
+def _checked(c: Mapping[str, Any]) -> str:
+    seeds = ", ".join(map(str, c["seeds"]))
+    return f"{c['verdict']}: by the {c['model']}; {c['draws']} draws, {c['elements']} elements; seeds {seeds}"

@@ -13,10 +13,6 @@ import torch
 import neptune
 from bench import stub_driver
 from bench.mirage_programs import BENCHMARKS
-from neptune.driver import asked, in_parts, timed, whole
-from neptune.driver import superoptimize as of
-from neptune.driver.said import off_unit
-from neptune.driver.searched import Way
 from neptune.errors import FusionError, NeptuneError
 from neptune.frontend.builder import build, compute, if_then_else, placeholder, reduce_axis, var
 from neptune.frontend.builder import sum as fold
@@ -29,6 +25,11 @@ from neptune.mirage.reference import reference
 from neptune.mirage.verifier.candidates import Candidates
 from neptune.records.record import Discovery, structure_of
 from neptune.records.store import Store
+from neptune.report.search import Way
+from neptune.search import case as search_case
+from neptune.search import in_parts, timed, whole
+from neptune.search import superoptimize as of
+from neptune.search.whole import off_unit
 from neptune.tune.machine import DEFAULT
 from tests.unit.mirage.graphs import rms_norm_gain
 
@@ -60,7 +61,7 @@ def predicting(monkeypatch: pytest.MonkeyPatch, us: Callable[[neptune.Kernel], f
 
 def slow_template(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the model thought little of the template's kernel."""
-    predicting(monkeypatch, lambda k: 1e3 if k.graph is None else asked.predicted_us(k))
+    predicting(monkeypatch, lambda k: 1e3 if k.graph is None else search_case.predicted_us(k))
 
 
 @pytest.fixture(scope="module")
@@ -207,16 +208,16 @@ def test_the_template_takes_none_of_the_budget(monkeypatch: pytest.MonkeyPatch) 
 def test_when_the_time_is_over_no_further_graph_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     tried = list[object]()
 
-    def refused(case: asked.Case, template: object, over: bool) -> FusionError:
+    def refused(case: search_case.Case, template: object, over: bool) -> FusionError:
         tried.append(template)
-        case.clock = asked.Clock(0.0 if over else 60.0)
+        case.clock = search_case.Clock(0.0 if over else 60.0)
         return FusionError("compile", "a check rejects it")
 
-    monkeypatch.setattr(asked.Case, "kernel", lambda case, way: refused(case, way, True))
+    monkeypatch.setattr(search_case.Case, "kernel", lambda case, way: refused(case, way, True))
     text = made(records=False).explain()
     assert len(tried) == 1 and "a check rejects it" in text and "not compiled, since the time was over" in text
     tried.clear()
-    monkeypatch.setattr(asked.Case, "kernel", lambda case, way: refused(case, way, False))
+    monkeypatch.setattr(search_case.Case, "kernel", lambda case, way: refused(case, way, False))
     text = made(records=False).explain()
     assert len(tried) > 1 and "the time was over" not in text
 
@@ -279,15 +280,15 @@ def test_parts_for_which_there_is_no_time_are_kernels_a_stage(monkeypatch: pytes
 
     def slowly(self: in_parts.Verifier, graph: Graph) -> object:
         seen.append(graph)
-        cases[0].clock = asked.Clock(0.0)
+        cases[0].clock = search_case.Clock(0.0)
         return real(self, graph)
 
-    def of_case(case: asked.Case, why: str) -> asked.Made:
+    def of_case(case: search_case.Case, why: str) -> search_case.Optimized:
         cases[:] = [case]
         return searched(case, why)
 
-    cases, searched = list[asked.Case](), in_parts.made
-    monkeypatch.setattr(in_parts, "made", of_case)
+    cases, searched = list[search_case.Case](), in_parts.kernel_of_parts
+    monkeypatch.setattr(in_parts, "kernel_of_parts", of_case)
     monkeypatch.setattr(in_parts.Verifier, "verdict", slowly)
     text = in_parts_of(monkeypatch, records=False).explain()
     assert len(seen) == 1 and "not verified, since the time was over" in text and "c … y: a graph" in text

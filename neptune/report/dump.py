@@ -18,27 +18,22 @@ import traceback
 from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
-from neptune.driver.snapshots import Snapshot
 from neptune.errors import NeptuneError
+from neptune.report.explain import as_text
+from neptune.report.snapshots import Snapshot
 
-if TYPE_CHECKING:
-    from neptune.kernel import Kernel
 
-
-def dump_kernel(root: Path, kernel: Kernel) -> Path:
-    """Write everything about a compiled kernel to a new folder of `root`, which is returned."""
-    from neptune.driver.explain import as_text
-    from neptune.driver.report import report
-
-    said = kernel.explain(json=True)
+def dump_kernel(root: Path, e: dict[str, Any], page: str, trail: Sequence[Snapshot]) -> Path:
+    """Write everything about a compiled kernel, with its explanation and its report, to a new folder of `root`, which
+    is returned."""
     extra = {
-        "explain.txt": as_text(said),
-        "explain.json": json.dumps(said, indent=2) + "\n",
-        "report.html": report(kernel.build, kernel.facts),
+        "explain.txt": as_text(e),
+        "explain.json": json.dumps(e, indent=2) + "\n",
+        "report.html": page,
     }
-    return _write(root, kernel.name, kernel.build.trail, extra)
+    return _write(root, e["name"], trail, extra)
 
 
 def dump_failure(root: Path, name: str, trail: Sequence[Snapshot], error: BaseException) -> Path:
