@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
-from math import isfinite
+from math import inf, isfinite
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -17,6 +17,7 @@ import numpy as np
 
 from neptune.choice import Choice
 from neptune.errors import NeptuneError
+from neptune.forms import FORMS, Space
 from neptune.ir.forms import cheaper
 from neptune.ir.integers import evaluate_size
 from neptune.ir.program import Program
@@ -35,6 +36,9 @@ TIMES = (0.25, 0.5, 2.0, 4.0)
 """Other numbers of parts that are tried, over what a launch would choose."""
 Make: TypeAlias = "Callable[[Choice], Kernel | NeptuneError]"
 """The kernel of a choice in another form than tiles, or why it has none."""
+FEW = 8
+"""Candidates in other forms: each is derived and checked by itself, which takes seconds."""
+Sizes: TypeAlias = Mapping[str, int]
 NONE: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -149,3 +153,56 @@ def _other_numbers(
         asked = (min(max(1, round(by * usual)), steps, LARGEST) for by in TIMES)
         counts = {-(-steps // -(-steps // n)) for n in asked if n}
         yield from ({**params, rule.number: n} for n in sorted(counts - {usual}))
+
+
+# --- in other forms than tiles: the first levers of each by predicted time, beside the candidates on tiles ---
+
+
+def other_trials(
+    forms: Sequence[Form], on_tiles: Sequence[Trial], sizes: Sizes, machine: Machine, given: Sizes | None = None
+) -> list[Trial]:
+    """Candidates in the other forms of the templates that have one, the best first: by predicted time, but for those
+    that are close to the best of a form, as a compilation takes them.
+
+    `on_tiles` are the other candidates. Beside each form stands the fastest of its template with the same tile sizes,
+    which runs where the form cannot.
+    """
+    ordered: list[list[Trial]] = []
+    for name in dict.fromkeys(name for f in forms for name in f.others):
+        spaces = [(f, FORMS[name]().space(f.tiles, sizes, machine, given)) for f in forms if name in f.others]
+        every = [t for f, space in spaces for t in _of_template(name, f, space, on_tiles, given or {})]
+        limit = min((t.us for t in every), default=0.0) * min(space.close for _, space in spaces)
+        ordered.append([t for t in every if t.us <= limit])
+        ordered[-1] += sorted((t for t in every if t.us > limit), key=lambda t: t.us)
+    return [t for own in sorted(ordered, key=lambda own: min((t.us for t in own), default=inf)) for t in own]
+
+
+def _of_template(name: str, form: Form, space: Space, on_tiles: Sequence[Trial], given: Sizes) -> list[Trial]:
+    """Those of a template, in the order of the form."""
+    # Launches choose numbers of parts for either form; another one that is tried on tiles says nothing here.
+    tried = set(form.tiles.chosen) - given.keys()
+    alike = (t for t in on_tiles if t.template == form.template and not tried & t.params.keys())
+    own = sorted(alike, key=lambda t: t.us)
+    beside: dict[frozenset[tuple[str, int]], Trial | None] = {}
+    found: list[Trial] = []
+    for point in space.every:
+        tiles = frozenset(point.tiles.items())
+        if tiles not in beside:
+            beside[tiles] = next((t for t in own if t.params.items() >= tiles), None)
+        triton = beside[tiles]
+        if triton is not None:
+            us = space.us(point, triton.params, triton.us)
+            found.append(Trial(triton.choice.formed(name, point.levers), us))
+    return [t for t in found if isfinite(t.us) and t.us > 0]
+
+
+def like(forms: Sequence[Form], trials: Sequence[Trial], taken: Choice) -> Trial | None:
+    """The first of a choice's template in its form with the levers and tile sizes that it names."""
+    assert taken.form is not None
+    free = FORMS[taken.form]().tile_names(next(f for f in forms if f.template == taken.template).tiles)
+
+    def agrees(c: Choice) -> bool:
+        own = {**{n: c.params[n] for n in free if n in c.params}, **c.levers}
+        return c.kind == taken.kind and all(taken.levers.get(n, v) == v for n, v in own.items())
+
+    return next((t for t in trials if agrees(t.choice)), None)

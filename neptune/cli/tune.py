@@ -61,7 +61,8 @@ def autotune_command(
     """
 
     def act() -> None:
-        from neptune.autotune.tuner import options_of, task_of, tuned
+        from neptune.autotune.task import task_of
+        from neptune.autotune.tuner import options_of, tuned
 
         options = options_of(budget, trials, executor, workers, quiet=as_json)
         where, how = checked_target(target), template(schedule)

@@ -9,7 +9,8 @@ import torch
 
 import neptune
 from neptune.autotune.place import Bench
-from neptune.autotune.tuner import Options, task_of, tune_kernel, tuned
+from neptune.autotune.task import task_of
+from neptune.autotune.tuner import Options, tune_kernel, tuned
 from neptune.ops.attention import operator
 from neptune.ops.linear import matmul
 from neptune.records.store import Store

@@ -14,12 +14,11 @@ import torch
 import neptune
 from bench import stub_driver
 from neptune.autotune import tuner
-from neptune.autotune.executors import EXECUTORS
-from neptune.autotune.forms import other_trials
 from neptune.autotune.place import Bench, Outcome
 from neptune.autotune.search import Tuned
-from neptune.autotune.space import Trial, trials
-from neptune.autotune.tuner import Options, Task, task_of, task_of_kernel, tuned
+from neptune.autotune.space import Trial, other_trials, trials
+from neptune.autotune.task import Task, task_of, task_of_kernel
+from neptune.autotune.tuner import EXECUTORS, Options, tuned
 from neptune.autotune.winners import together
 from neptune.autotune.worker import judged
 from neptune.choice import Choice

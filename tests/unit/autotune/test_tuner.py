@@ -20,13 +20,13 @@ import torch
 import neptune
 from neptune.autotune import journal
 from neptune.autotune import tuner as module
-from neptune.autotune.executors import EXECUTORS
 from neptune.autotune.learn import Lesson
 from neptune.autotune.local import Local
 from neptune.autotune.place import Bench, Lost, Outcome, case_of
 from neptune.autotune.search import NOTHING_BETTER, TIME
 from neptune.autotune.space import forms_of, trials
-from neptune.autotune.tuner import NO_GPU, Options, Task, Tuning, task_of, task_of_kernel, tune_kernel, tuned
+from neptune.autotune.task import NO_GPU, Task, task_of, task_of_kernel
+from neptune.autotune.tuner import EXECUTORS, Options, Tuning, tune_kernel, tuned
 from neptune.kernel import Kernel
 from neptune.ops.softmax import softmax
 from neptune.records.record import Record, structure_of

@@ -13,7 +13,8 @@ import torch
 import neptune
 from neptune.autotune.search import Tuned
 from neptune.autotune.space import Trial, trials
-from neptune.autotune.tuner import Task, task_of, task_of_kernel, tuned
+from neptune.autotune.task import Task, task_of, task_of_kernel
+from neptune.autotune.tuner import tuned
 from neptune.autotune.winners import together
 from neptune.choice import Choice
 from neptune.ops.linear import matmul

@@ -14,10 +14,9 @@ import torch
 
 import neptune
 from neptune import forms
-from neptune.autotune.forms import other_trials
 from neptune.autotune.search import Tuned
-from neptune.autotune.space import trials
-from neptune.autotune.tuner import task_of
+from neptune.autotune.space import other_trials, trials
+from neptune.autotune.task import task_of
 from neptune.autotune.winners import together
 from neptune.choice import Choice
 from neptune.driver.counted import in_form
