@@ -41,7 +41,7 @@ from neptune.records.structure import kin_of, structure_of
 from neptune.tune.choose import Wishes, candidates
 from neptune.tune.chooser import Chooser
 from neptune.tune.machine import machine_of
-from neptune.tune.samples import Sample
+from neptune.tune.measured import Sample
 
 # --- what ships ----------------------------------------------------------------------------------
 

@@ -29,7 +29,7 @@ from neptune.records.believe import OTHER_VERSIONS, made_with
 from neptune.records.record import Failure, Record, keys_of
 from neptune.records.store import Store
 from neptune.tune.machine import Machine
-from neptune.tune.samples import BELIEVED, Sample
+from neptune.tune.measured import BELIEVED, Sample
 from neptune.versions import versions
 
 MOST = 64

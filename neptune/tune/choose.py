@@ -26,13 +26,13 @@ from neptune.tile.ir import TileProgram
 from neptune.tile.pipeline import Lowering, lowering
 from neptune.tune.defaults import fits
 from neptune.tune.facts import read_facts
-from neptune.tune.family import Family, choose
+from neptune.tune.family import Basis, Family, choose
 from neptune.tune.gains import OtherForm
 from neptune.tune.invariance import varying
 from neptune.tune.machine import DEFAULT, Machine
+from neptune.tune.measured import Sample
 from neptune.tune.params import space_of
 from neptune.tune.points import Sizes, points
-from neptune.tune.samples import Sample
 
 AUTOMATIC = (
     "flash_attention",
@@ -247,7 +247,7 @@ def _best(
         marked = _measured_at(samples, wishes, at)
         given = {n: space_of(c.tiles).ranked(wishes.params) for n, c in made.items()}
         tiles = {n: c.tiles for n, c in made.items()}
-        family = choose(tiles, at, machine, given, wishes.deciding, samples, marked, wishes.failed, form)
+        family = choose(tiles, at, machine, Basis(given, wishes.deciding, samples, marked, wishes.failed), form)
         if family is None:
             return None
         return family, _why(family, at[0], machine)

@@ -25,14 +25,14 @@ from neptune.ir.program import Program
 from neptune.runtime.family import Tree, pick
 from neptune.tile.parser import parse_tiles
 from neptune.tile.printer import declarations
-from neptune.tune.family import Family, fastest, grown, lost, where_measured
+from neptune.tune.family import Family, fastest, lost
 from neptune.tune.gains import Gain
 from neptune.tune.machine import Machine
-from neptune.tune.measured import Measured
+from neptune.tune.measured import Measured, Sample
 from neptune.tune.numbers import Array
 from neptune.tune.points import Sizes, between, class_sizes, points, sizes_of
 from neptune.tune.rows import Rows
-from neptune.tune.samples import Sample
+from neptune.tune.tree import grown, where_measured
 
 InForm: TypeAlias = Callable[[Sizes, float], float]
 """Microseconds of a kernel in another form at some sizes, where it takes so many on tiles."""

@@ -27,7 +27,7 @@ from neptune.ir.expr import Expr, Op, loads, variables
 from neptune.ir.integers import known_size
 from neptune.runtime.artifact import launch_name
 from neptune.tile.ir import Assign, Branch, Loop, TileProgram, walk_stmts
-from neptune.tune import beyond, column_loads
+from neptune.tune import accesses
 from neptune.tune.constants import FITTED, Constants
 from neptune.tune.facts import read_facts
 from neptune.tune.machine import Machine
@@ -224,7 +224,7 @@ class KernelAt:
         moved = self.moved(s)
         staged = sum(self.bytes(m) for m in s.moves if m.operand)
         shared = staged + sum(self._operands(p) for p in s.products)
-        shared = shared + machine.shared_rate * column_loads.cycles(s, self.size, self.warps, machine)
+        shared = shared + machine.shared_rate * accesses.column_cycles(s, self.size, self.warps, machine)
         return Busy(
             matrix,
             special / machine.special,
@@ -295,14 +295,14 @@ class KernelAt:
     def _zeros(self, s: Section) -> Array:
         """Cycles for what is copied from beyond the ends of tensors, at a rate of all processors together."""
         working = np.minimum(1.0, self.programs / self.machine.processors)
-        return beyond.zeros(s, self.size, self._length) / self.constants.zeros * working
+        return accesses.zeros_beyond(s, self.size, self._length) / self.constants.zeros * working
 
     def _length(self, buffer: str, dimension: int) -> Array:
         return self.model.number(self.model.program.globals[buffer].shape[dimension])(self.known)
 
     def moved(self, s: Section) -> Array:
         """Bytes that come from L2 or go there in one run of a section."""
-        return sum(self.bytes(m) for m in s.moves) + column_loads.more(s, self.size)
+        return sum(self.bytes(m) for m in s.moves) + accesses.sector_bytes(s, self.size)
 
     def chain(self, s: Section, busy: Busy, cold: Array) -> Array:
         """Cycles from the begin to the end of one run of a section, in a program alone on its processor; of what it
@@ -320,7 +320,7 @@ class KernelAt:
         moved = [self.bytes(m) for m in s.moves if not m.store]
         exposed = c.latency + c.far * cold + sum(moved) / self.machine.port if moved else 0.0
         if s.columns and len(s.columns) == len(s.moves):
-            exposed = np.where(column_loads.near(s, self.size), column_loads.NEAR, exposed)
+            exposed = np.where(accesses.columns_stay_near(s, self.size), accesses.NEAR, exposed)
         if s.loop is None:
             return own + exposed
         own = own + c.iteration

@@ -14,24 +14,34 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import combinations
-from math import log, log2, prod
+from math import log, log2
 
 import numpy as np
 
 from neptune.choice import Choice
-from neptune.runtime.family import Cut, Tree, pick
+from neptune.runtime.family import Tree, pick
 from neptune.tile.ir import TileProgram
 from neptune.tune.gains import FURTHER, Counted, OtherForm
-from neptune.tune.graft import grafted
 from neptune.tune.machine import Machine
-from neptune.tune.measured import Measured
+from neptune.tune.measured import Measured, Sample
 from neptune.tune.numbers import Array
 from neptune.tune.params import space_of
 from neptune.tune.points import Sizes
 from neptune.tune.rank import CLOSE, LAUNCH
 from neptune.tune.rows import Rows, counted
-from neptune.tune.samples import Sample
+from neptune.tune.tree import (
+    DEEPEST,
+    FEWEST,
+    MISSED,
+    NEVER,
+    SHORT,
+    compared,
+    cut,
+    grown,
+    log_times,
+    renumbered,
+    where_measured,
+)
 
 MOST = 24
 """Choices that are kept: few differ in more than values, and each is compiled when it is used."""
@@ -43,24 +53,12 @@ SAMPLE = 384
 SAVED = 0.0001
 """What one more choice must save, as a share of the time, on average over all points: few more keep what the model can
 tell at a call's own sizes (`neptune.tune.chooser`) within half a percent of the best, where GAIN lost one."""
-GAIN = 0.0005
-"""What each cut must save over its own points."""
-DEEPEST = 10
-"""Comparisons on the way to a choice."""
 HOPELESS = 1.3
 """A template whose first choice is slower by that much wherever it takes some time is not looked at any further."""
 FAR = 3.0
 """Nor are other parameters of it looked for at sizes where it is slower by that much."""
 SEVERAL = 4
 """Sizes that have at most so many values, as a batch has, are taken with all of them."""
-SHORT = 20.0
-"""Microseconds: of what takes so long the logarithm counts half, of what takes longer more."""
-NEVER = 40.0
-"""The logarithm of the time of what cannot run."""
-FEWEST = 2
-"""Points of each side of a cut."""
-MISSED = 1.005
-"""What is slower by that at a measured point than the fastest choice there is not taken."""
 
 
 @dataclass(frozen=True)
@@ -106,43 +104,42 @@ def fastest(times: Array) -> Array:
     return np.asarray((times <= CLOSE * times.min(axis=0)).argmax(axis=0))
 
 
+@dataclass(frozen=True)
+class Basis:
+    """What the choices of a family rest on beside predictions: values that are `given` to each template; the sizes
+    that alone tell choices apart, where there are `deciding` ones; and measurements. Predictions are corrected by
+    `samples`; at the `marked` ones of their sizes what is then the fastest is taken, whatever it is at other points.
+    What is known to have `failed` is no candidate."""
+
+    given: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    deciding: frozenset[str] | None = None
+    samples: Sequence[Sample] = ()
+    marked: Sequence[Sizes] = ()
+    failed: frozenset[Choice] = frozenset()
+
+
 def choose(
     programs: Mapping[str, TileProgram],
     points: Sequence[Sizes],
     machine: Machine,
-    given: Mapping[str, Mapping[str, int]],
-    deciding: frozenset[str] | None = None,
-    samples: Sequence[Sample] = (),
-    marked: Sequence[Sizes] = (),
-    failed: frozenset[Choice] = frozenset(),
+    basis: Basis,
     form: OtherForm | None = None,
 ) -> Family | None:
-    """The family of these templates, with the values that are `given` to each; None where the first point has no
-    prediction. Only the sizes `deciding` tell choices apart, where they are named. Predictions are corrected by
-    `samples`; at the `marked` ones of their sizes what is then the fastest is taken, whatever it is at other points.
-    What is known to have `failed` is no candidate. Another `form` counts where it is faster than tiles."""
-    samples = _possible(programs, given, samples)
-    marked = [p for p in marked if any(s.sizes == p for s in samples)]
+    """The family of these templates; None where the first point has no prediction. Another `form` counts where it is
+    faster than tiles."""
+    samples = _possible(programs, basis.given, basis.samples)
+    marked = [p for p in basis.marked if any(s.sizes == p for s in samples)]
     few = _sampled(points)
     anchors = _anchors(few)
-    first = {n: Rows(p, [*few, *marked], machine, given.get(n, {})) for n, p in programs.items()}
+    first = {n: Rows(p, [*few, *marked], machine, basis.given.get(n, {})) for n, p in programs.items()}
     known = Measured.of(samples, lambda name, *asked: first[name].plain(*asked))
-    for name, rows in first.items():
-        rows.name, rows.known = name, known
-        rows.failed = [c.params for c in failed if c.template == name]
-        rows.add(anchors, most=1)
-        rows.join([{n: c[n] for n in (*space_of(rows.program).tiles, *LAUNCH)} for c in known.candidates(name)])
-    rows_of = {n: rows for n, rows in first.items() if rows.choices}
+    rows_of = _with_anchors(first, known, basis.failed, anchors)
     if not rows_of:
         return None
     # The first point, and some of those that a user calls.
     looked = [*anchors[:1], *anchors[OUTER:][:FURTHER]]
     with_form = None if form is None else counted(rows_of, looked, form)
-    best = np.min([rows.times.min(axis=0) for rows in rows_of.values()], axis=0)
-    close = {n: rows for n, rows in rows_of.items() if _promising(rows.times.min(axis=0), best)}
-    for rows in close.values():
-        own = rows.times.min(axis=0)
-        rows.add([k for k in anchors if own[k] <= FAR * best[k]], most=len(anchors))
+    close = _close(rows_of, anchors)
     times = np.concatenate([rows.times for rows in close.values()])
     times, there = times[:, : len(few)], times[:, len(few) :]
     ran = np.isfinite(there).any(axis=0)
@@ -151,7 +148,7 @@ def choose(
     if not runs[0]:
         return None
     candidates = [Choice(n, c) for n, rows in close.items() for c in rows.choices]
-    kept = _kept(_logs(times[:, runs]))
+    kept = _kept(log_times(times[:, runs]))
     won = _won(there, kept)
     preference = [p for rows in close.values() for p in rows.preference()]
     kept = _preferred(times, kept[: MOST - 1 - len(won)], preference)
@@ -161,9 +158,9 @@ def choose(
     whole = np.stack([close[c.template].predicted([c.params], points)[0] for c in (candidates[k] for k in kept)])
     runs = np.isfinite(whole).any(axis=0)
     whole, at = whole[:, runs], tuple(p for p, ok in zip(points, runs, strict=True) if ok)
-    tree = grown(whole, at, deciding)
+    tree = grown(whole, at, basis.deciding)
     whole, first_marked, at = np.hstack([whole, there[kept]]), len(at), (*at, *marked)
-    tree, used = _renumbered(where_measured(tree, whole, at, first_marked), [0, *sorted(set(fastest(whole).tolist()))])
+    tree, used = renumbered(where_measured(tree, whole, at, first_marked), [0, *sorted(set(fastest(whole).tolist()))])
     kept, whole = [kept[k] for k in used], whole[used]
     others = {n: float(rows.times[:, 0].min()) for n, rows in rows_of.items()}
     missed = lost(times[kept].min(axis=0), times.min(axis=0))
@@ -174,10 +171,27 @@ def choose(
     return Family(taken, tree, at, whole, others, missed, by_tree, with_form, known, models, numbers)
 
 
-def grown(times: Array, points: Sequence[Sizes], deciding: frozenset[str] | None = None, depth: int = DEEPEST) -> Tree:
-    """The comparisons of sizes (those `deciding` alone, where they are named) by which the times of choices (rows) are
-    the shortest over all points."""
-    return _cut(_logs(times), _features(points, deciding), depth)
+def _with_anchors(
+    rows_of: Mapping[str, Rows], known: Measured, failed: frozenset[Choice], anchors: Sequence[int]
+) -> dict[str, Rows]:
+    """The templates that have a candidate: the best one of each anchor, and what was measured to be fast somewhere."""
+    for name, rows in rows_of.items():
+        rows.name, rows.known = name, known
+        rows.failed = [c.params for c in failed if c.template == name]
+        rows.add(anchors, most=1)
+        rows.join([{n: c[n] for n in (*space_of(rows.program).tiles, *LAUNCH)} for c in known.candidates(name)])
+    return {n: rows for n, rows in rows_of.items() if rows.choices}
+
+
+def _close(rows_of: Mapping[str, Rows], anchors: Sequence[int]) -> dict[str, Rows]:
+    """The templates that may be the fastest somewhere, with all candidates of the anchors where they are not far
+    behind."""
+    best = np.min([rows.times.min(axis=0) for rows in rows_of.values()], axis=0)
+    close = {n: rows for n, rows in rows_of.items() if _promising(rows.times.min(axis=0), best)}
+    for rows in close.values():
+        own = rows.times.min(axis=0)
+        rows.add([k for k in anchors if own[k] <= FAR * best[k]], most=len(anchors))
+    return close
 
 
 def _best_at_first(close: Mapping[str, Rows]) -> Choice:
@@ -218,27 +232,6 @@ def _won(times: Array, kept: Sequence[int]) -> list[int]:
     return list(dict.fromkeys(int(k) for k in best[missed]))[:MOST]
 
 
-def where_measured(tree: Tree, times: Array, points: Sequence[Sizes], first: int) -> Tree:
-    """The tree that takes the fastest choice at each measured point, those from number `first` on, and at what is alike
-    and does not lose by it. Sizes that all points share tell nothing apart."""
-    names = [n for n in points[0] if len({p[n] for p in points}) > 1]
-    points = [{n: p[n] for n in names} for p in points]
-    for k in range(first, len(points)):
-        take = int(times[:, k].argmin())
-        if times[pick(tree, points[k]), k] > MISSED * times[take, k]:
-            own = np.array([times[pick(tree, p), j] for j, p in enumerate(points)])
-            loses = np.flatnonzero(times[take] > MISSED * own)
-            tree = grafted(tree, points[k], take, [points[j] for j in loses])
-    return tree
-
-
-def _logs(times: Array) -> Array:
-    """What is made small: logarithms of times, which count less where everything is short."""
-    fastest = times.min(axis=0)
-    logs = np.where(np.isfinite(times), np.log(np.maximum(times, 1e-3)), NEVER)
-    return np.asarray(logs * (fastest / (fastest + SHORT)))
-
-
 def of_winners(
     choices: Sequence[Choice], points: Sequence[Sizes], times: Array, numbers: Mapping[str, tuple[str, ...]]
 ) -> Family:
@@ -247,7 +240,7 @@ def of_winners(
     # Each point twice, since a cut leaves no single one alone.
     logs = np.repeat(np.where(np.isfinite(times), np.log(np.maximum(times, 1e-3)), NEVER), FEWEST, axis=1)
     twice = [p for p in points for _ in range(FEWEST)]
-    tree, used = _renumbered(_cut(logs, _features(twice), DEEPEST))
+    tree, used = renumbered(cut(logs, compared(twice), DEEPEST))
     own = times[used]
     by_tree = lost(np.array([own[pick(tree, p), k] for k, p in enumerate(points)]), times.min(axis=0))
     taken = tuple(choices[k] for k in used)
@@ -316,65 +309,3 @@ def _kept(logs: Array) -> list[int]:
             break
         kept.append(best)
     return kept
-
-
-# --- the tree --------------------------------------------------------------------------------------
-
-
-def _features(points: Sequence[Sizes], deciding: frozenset[str] | None = None) -> dict[tuple[str, ...], Array]:
-    """What is compared, at each point: sizes that differ (those `deciding` alone), and products of them."""
-    legal = points[0] if deciding is None else [n for n in points[0] if n in deciding]
-    names = [n for n in legal if len({p[n] for p in points}) > 1]
-    products = (of for count in (1, 2, 3) for of in combinations(names, count))
-    return {of: np.array([float(prod(p[n] for n in of)) for p in points]) for of in products}
-
-
-def _cut(logs: Array, features: Mapping[tuple[str, ...], Array], depth: int) -> Tree:
-    """The tree that picks among rows with the least sum over all points."""
-    whole = logs.sum(axis=1)
-    best = int(whole.argmin())
-    cost, found = float(whole[best]), None
-    if depth and len(logs) > 1 and float(logs.min(axis=0).sum()) < cost - GAIN:
-        for of, values in features.items():
-            order = values.argsort(kind="stable")
-            below = logs[:, order].cumsum(axis=1)
-            above = below[:, -1:] - below
-            sums = below.min(axis=0) + above.min(axis=0)
-            at = values[order]
-            ends = np.flatnonzero(at[1:] > at[:-1])
-            ends = ends[(ends + 1 >= FEWEST) & (ends + 1 <= len(at) - FEWEST)]
-            if len(ends) and float(sums[ends].min()) < cost - max(GAIN, GAIN * len(at)):
-                k = int(ends[sums[ends].argmin()])
-                cost, found = float(sums[k]), (of, at[k], at[k + 1])
-    if found is None:
-        return best
-    of, low, high = found
-    side = features[of] <= low
-    below, above = (_cut(logs[:, s], {n: v[s] for n, v in features.items()}, depth - 1) for s in (side, ~side))
-    return below if below == above else Cut(of, _between(int(low), int(high)), below, above)
-
-
-def _between(low: int, high: int) -> int:
-    """A number from low to below high: the power of two that lies in the middle, where there is one.
-
-    >>> _between(1, 4), _between(1024, 2048), _between(1024, 16384), _between(5, 7)
-    (2, 1024, 4096, 5)
-    """
-    powers = [1 << k for k in range(high.bit_length()) if low <= 1 << k < high]
-    middle = (max(1, low) * high) ** 0.5
-    return min(powers, key=lambda p: abs(log2(p / middle)), default=low)
-
-
-def _renumbered(tree: Tree, first: Sequence[int] = ()) -> tuple[Tree, list[int]]:
-    """The tree with its choices numbered anew, those that come `first` before others as they are met, and their old
-    numbers."""
-    used: list[int] = list(dict.fromkeys(first))
-
-    def again(t: Tree) -> Tree:
-        if isinstance(t, Cut):
-            return Cut(t.of, t.at, again(t.below), again(t.above))
-        if t not in used:
-            used.append(t)
-        return used.index(t)
-
-    return again(tree), used

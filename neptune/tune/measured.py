@@ -23,8 +23,10 @@ import numpy as np
 
 from neptune.choice import Choice
 from neptune.tune.numbers import Array
-from neptune.tune.samples import BELIEVED, Sample, Sizes
 
+Sizes: TypeAlias = Mapping[str, int]
+BELIEVED = 1.0
+"""The weight of what these versions have measured."""
 Predict: TypeAlias = Callable[[str, Sequence[Mapping[str, int]], Sequence[Sizes]], Array]
 """Microseconds of a template with each of the values (rows) at each of the sizes."""
 OCTAVE = 0.5
@@ -39,6 +41,21 @@ NEVER = 100.0
 """The factor of what these versions have not measured where they did measure."""
 FASTEST = 3
 """Of each sample so many are candidates at all sizes."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Microseconds of candidates at the same sizes, measured with the same versions; `weight` is BELIEVED for the
+    versions at hand, less for others."""
+
+    sizes: Sizes
+    us: Mapping[Choice, float]
+    weight: float
+
+    @property
+    def fastest(self) -> list[Choice]:
+        """Its candidates, the fastest first."""
+        return sorted(self.us, key=lambda c: self.us[c])
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,8 @@ from neptune.tune.chooser import Chooser, counts_of
 from neptune.tune.family import Family
 from neptune.tune.gains import Gain
 from neptune.tune.machine import DEFAULT, DEVICES
+from neptune.tune.measured import Sample
 from neptune.tune.points import class_sizes, sizes_of
-from neptune.tune.samples import Sample
 
 PROGRAMS = {"attention": lambda: attention(depth=64), "matmul": matmul, "softmax": softmax}
 

@@ -13,7 +13,7 @@ from bench.chain_programs import ROW_CHAINS
 from neptune.ops.attention import operator
 from neptune.ops.linear import matmul
 from neptune.ops.softmax import softmax
-from neptune.tune.beyond import zeros
+from neptune.tune.accesses import zeros_beyond
 from neptune.tune.choose import lowered
 from neptune.tune.cost import Model
 from neptune.tune.machine import BY_ARCH, DEVICES, machine_of
@@ -227,10 +227,10 @@ def test_rows_beyond_the_end_are_copied_as_zeros() -> None:
     def size(axes: tuple[str, ...]) -> float:
         return float(prod(extents[a] for a in axes))
 
-    assert zeros(section, size, lambda buffer, k: lengths[buffer][k]) == 48 * 128 * 2
-    assert zeros(section, size, lambda buffer, k: 1 << 20) == 0
+    assert zeros_beyond(section, size, lambda buffer, k: lengths[buffer][k]) == 48 * 128 * 2
+    assert zeros_beyond(section, size, lambda buffer, k: 1 << 20) == 0
     rows = next(s for s in Model(tiles("rows")).works[0].sections if s.moves)
-    assert not rows.products and zeros(rows, lambda axes: 64.0, lambda buffer, k: 1) == 0
+    assert not rows.products and zeros_beyond(rows, lambda axes: 64.0, lambda buffer, k: 1) == 0
 
 
 def test_narrow_columns_wait_for_zeros() -> None:

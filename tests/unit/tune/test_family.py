@@ -17,10 +17,11 @@ from neptune.ops.softmax import softmax
 from neptune.runtime.family import Cut, pick
 from neptune.tune import choose as choosing
 from neptune.tune.choose import Wishes, candidates
-from neptune.tune.family import MOST, _between, _cut, _features, _kept, choose
+from neptune.tune.family import MOST, Basis, _kept, choose
 from neptune.tune.machine import DEFAULT
+from neptune.tune.measured import Sample
 from neptune.tune.rows import Rows
-from neptune.tune.samples import Sample
+from neptune.tune.tree import _between, compared, cut
 
 PROGRAMS = {
     "attention": prefill_causal,
@@ -166,7 +167,7 @@ def test_without_samples_the_family_is_the_models():
 
 
 def test_nothing_runs_anywhere():
-    assert choose({}, ({"m": 1},), DEFAULT, {}) is None
+    assert choose({}, ({"m": 1},), DEFAULT, Basis()) is None
 
 
 # --- the tree --------------------------------------------------------------------------------------
@@ -175,7 +176,7 @@ def test_nothing_runs_anywhere():
 def test_a_cut_lies_between_the_points_it_tells_apart():
     points = [{"m": m, "n": n} for m in (1, 16, 256, 4096) for n in (1, 64)]
     logs = np.array([[0.0 if p["m"] <= 16 else 1.0 for p in points], [0.5 for _ in points]])
-    tree = _cut(logs, _features(points), 5)
+    tree = cut(logs, compared(points), 5)
     assert tree == Cut(("m",), 64, 0, 1)
     assert all(pick(tree, p) == (p["m"] > 16) for p in points)
 
@@ -183,7 +184,7 @@ def test_a_cut_lies_between_the_points_it_tells_apart():
 def test_what_saves_nothing_is_not_kept_and_not_cut():
     logs = np.array([[1.0, 1.0, 1.0, 1.0], [1.0001, 0.9999, 1.0, 1.0]])
     assert len(_kept(logs)) == 1
-    assert _cut(logs, _features([{"m": 1}, {"m": 2}, {"m": 3}, {"m": 4}]), 5) in (0, 1)
+    assert cut(logs, compared([{"m": 1}, {"m": 2}, {"m": 3}, {"m": 4}]), 5) in (0, 1)
 
 
 @pytest.mark.parametrize(("low", "high"), [(1, 2), (3, 4), (0, 5), (16, 17), (1000, 1001), (1024, 65536), (5, 10**12)])

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from neptune.choice import Choice
-from neptune.tune.measured import BOUND, MODEL, NEVER, OCTAVE, Measured
-from neptune.tune.samples import Sample
+from neptune.tune.measured import BOUND, MODEL, NEVER, OCTAVE, Measured, Sample
 
 AT = {"m": 1024, "n": 64}
 TIMES = {1: 10.0, 2: 12.0, 3: 14.0}

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from neptune.runtime.family import Cut, pick
-from neptune.tune.graft import grafted
+from neptune.tune.tree import grafted
 
 TREE = Cut(("m",), 100, Cut(("m", "n"), 5000, 0, 1), 2)
 
