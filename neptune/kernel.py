@@ -249,10 +249,10 @@ class Kernel(Shown):
 
             kernel = neptune.compile(prefill_causal()).tune(q, k, v, budget="2m")
         """
-        from neptune.autotune.tuner import options_of, told, tune_kernel
+        from neptune.autotune.tuner import options_of, reported, tune_kernel
 
         asked = options_of(budget, trials, executor, workers, quiet)
-        return told(tune_kernel(self, args, asked), asked)
+        return reported(tune_kernel(self, args, asked), asked)
 
     @public
     def save(self, path: str | PathLike[str]) -> None:

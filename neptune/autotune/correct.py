@@ -85,11 +85,11 @@ def available() -> bool:
 def learned(families: Mapping[str, Samples], bound: float = BOUND, least: int = LEAST) -> Correction:
     """The correction that measurements teach, in each family that has at least so many of them; none without
     scikit-learn. A `bound` beyond MOST is MOST."""
-    made = _regressor()
-    if made is None:
+    regressor = _regressor()
+    if regressor is None:
         return Correction()
     limit = float(np.log(min(bound, MOST)))
-    return Correction({name: _fit(s, made, limit) for name, s in families.items() if _enough(s, least)})
+    return Correction({name: _fit(s, regressor, limit) for name, s in families.items() if _enough(s, least)})
 
 
 def _enough(s: Samples, least: int) -> bool:

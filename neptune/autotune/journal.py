@@ -81,7 +81,7 @@ class Journal:
         self._append(Failure, {"how": how}, sizes, trial)
 
     def _append(
-        self, kind: type[Record | Failure], came: Mapping[str, Any], sizes: Mapping[str, int], trial: Trial
+        self, kind: type[Record | Failure], result: Mapping[str, Any], sizes: Mapping[str, int], trial: Trial
     ) -> None:
         own = self.names.get(trial.template)
         if self.records is None or own is None:
@@ -89,11 +89,12 @@ class Journal:
         values = written(trial.choice).params
         numbers = {n: v for n, v in values.items() if n in self.parts or n not in trial.params}
         params = {n: v for n, v in values.items() if n not in numbers}
-        of: dict[str, Any] = {"structure": self.structure, "device": self.device, "template": own, "name": self.name}
-        of |= {"sizes": sizes, "params": params, "numbers": numbers, "versions": versions(), **came}
-        wrong = fault(of)
+        program = {"structure": self.structure, "name": self.name, "device": self.device}
+        choice = {"template": own, "sizes": sizes, "params": params, "numbers": numbers}
+        fields: dict[str, Any] = {**program, **choice, "versions": versions(), **result}
+        wrong = fault(fields)
         if wrong is None:
-            self.records.append(kind(**of))
+            self.records.append(kind(**fields))
         else:
             say_once(f"a measurement is not kept: {': '.join(wrong)}")
 

@@ -53,9 +53,9 @@ def ordered(
     if not taught.families:
         return tuple(trials), ""
     factors = _factors(taught, forms, trials, sizes, machine)
-    made = [replace(t, us=t.us * f) for t, f in zip(trials, factors, strict=True)]
-    said = f"by the model, corrected by {len(lessons)} measurements"
-    return tuple(sorted(made, key=lambda t: t.us)), said
+    corrected = [replace(t, us=t.us * f) for t, f in zip(trials, factors, strict=True)]
+    line = f"by the model, corrected by {len(lessons)} measurements"
+    return tuple(sorted(corrected, key=lambda t: t.us)), line
 
 
 def correction(forms: Sequence[Form], lessons: Sequence[Lesson], machine: Machine) -> Correction:
@@ -81,14 +81,14 @@ def _factors(
     taught: Correction, forms: Sequence[Form], trials: Sequence[Trial], sizes: Sizes, machine: Machine
 ) -> list[float]:
     """What to multiply the prediction of each trial with."""
-    found = dict.fromkeys(range(len(trials)), 1.0)
+    factors = dict.fromkeys(range(len(trials)), 1.0)
     for form in forms:
         # What was learned of tiles says nothing of the other form.
         own = [k for k, t in enumerate(trials) if t.template == form.template and t.choice.form is None]
         if own:
             table, _ = _table(form, [trials[k].params for k in own], [sizes] * len(own), machine)
-            found |= zip(own, taught.factor(FAMILY, table).tolist(), strict=True)
-    return [found[k] for k in range(len(trials))]
+            factors |= zip(own, taught.factor(FAMILY, table).tolist(), strict=True)
+    return [factors[k] for k in range(len(trials))]
 
 
 def _table(
@@ -97,8 +97,8 @@ def _table(
     """The features of each of the choices at its sizes, and the microseconds that the model predicts."""
     space, numbers = space_of(form.tiles), range(len(params))
     columns = columns_of(form.tiles, Points([space.ranked(p) for p in params], sizes, numbers, numbers), machine)
-    found = model_of(form.tiles).predict_all(columns, machine)
-    return features(found, columns, (t.name for t in form.tiles.tunables)), np.asarray(found.us)
+    predictions = model_of(form.tiles).predict_all(columns, machine)
+    return features(predictions, columns, (t.name for t in form.tiles.tunables)), np.asarray(predictions.us)
 
 
 def _joined(tables: Sequence[Mapping[str, Array]], counts: Sequence[int]) -> dict[str, Array]:

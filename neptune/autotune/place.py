@@ -108,12 +108,12 @@ def case_of(
     loops: Program, reference: Kernel, sizes: Mapping[str, int | float], device: str, own: Sequence[Any] | None
 ) -> Case:
     """What a worker needs to know of one program at some sizes; `own` are arguments of the caller's."""
-    said: Json = {"loops": str(loops), "sizes": dict(sizes), "reference": packed_json(reference), "scalars": []}
+    fields: Json = {"loops": str(loops), "sizes": dict(sizes), "reference": packed_json(reference), "scalars": []}
     if own is None:
-        return Case(said, device)
+        return Case(fields, device)
     count, file = len(loops.inputs), io.BytesIO()
     torch.save(list(own[:count]), file)
-    return Case({**said, "scalars": list(own[count:])}, device, file.getvalue())
+    return Case({**fields, "scalars": list(own[count:])}, device, file.getvalue())
 
 
 def packed_json(kernel: Kernel) -> Json:

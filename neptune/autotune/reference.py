@@ -97,8 +97,8 @@ def differs(b: Buffer, out: torch.Tensor, wanted: torch.Tensor, unfused: Errors)
     if not is_float(b.dtype):
         count = int((out.to(wanted.dtype) != wanted).sum())
         return f"{count} of {out.numel()} elements of `{b.name}` differ" if count else ""
-    found = errors(out, wanted)
-    for what, error, own in (("", found.total, unfused.total), ("a row of ", found.row, unfused.row)):
+    differences = errors(out, wanted)
+    for what, error, own in (("", differences.total, unfused.total), ("a row of ", differences.row, unfused.row)):
         most = BOTH * allowance(b.dtype, own)
         if not error <= most:
             return f"{what}`{b.name}` is off by {error:.2g}, and {most:.2g} is allowed"

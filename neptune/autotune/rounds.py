@@ -69,11 +69,11 @@ class Search:
     @property
     def _ratios(self) -> Mapping[str, float]:
         """Measured over predicted by template and form, under "" of all."""
-        found: dict[str, list[float]] = {}
+        ratios: dict[str, list[float]] = {}
         for t in self.measured:
             for name in ("", t.choice.kind):
-                found.setdefault(name, []).append(self.us_of(t) / t.us)
-        return {name: median(of) for name, of in found.items()}
+                ratios.setdefault(name, []).append(self.us_of(t) / t.us)
+        return {name: median(values) for name, values in ratios.items()}
 
     def hopeful(self) -> list[Trial]:
         """What was not tried and may be faster than the best, the most promising first."""
@@ -83,8 +83,8 @@ class Search:
 
     def next_round(self) -> list[Trial]:
         """What to measure now; nothing where the model's bound says that nothing better is left."""
-        told = [t for t in self._told() if t.choice not in self.known]
-        return (told + [t for t in self._by_the_model() if t not in told])[:ROUND]
+        first = [t for t in self._told() if t.choice not in self.known]
+        return (first + [t for t in self._by_the_model() if t not in first])[:ROUND]
 
     def _told(self) -> list[Trial]:
         """What records put first."""

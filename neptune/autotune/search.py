@@ -61,13 +61,13 @@ class Tuned:
         }  # fmt: skip
 
     def __str__(self) -> str:
-        at = shape_text(self.sizes)
+        shape = shape_text(self.sizes)
         if self.us is None:
-            return f"{at}: {self.best}, predicted {self.best.us:.1f} µs; {self.stopped}"
+            return f"{shape}: {self.best}, predicted {self.best.us:.1f} µs; {self.stopped}"
         gain = f" ({self.default_us / self.us:.2f}× the default)" if self.default_us else ""
         kinds = Counter(why.partition(":")[0] for why in self.failed.values())
         failed = "".join(f", {n} {kind}" for kind, n in kinds.items())
-        return f"{at}: {self.us:.1f} µs{gain}, {self.best}; {self.measured} measured{failed}; {self.stopped}"
+        return f"{shape}: {self.us:.1f} µs{gain}, {self.best}; {self.measured} measured{failed}; {self.stopped}"
 
 
 def shape_text(sizes: Mapping[str, int]) -> str:
@@ -191,7 +191,7 @@ class Run:
         times: dict[Choice, list[float]] = {t.choice: [] for t in finalists}
         clocks: Mapping[str, int] = {}
         for _ in range(ROUNDS if len(finalists) > 1 else 0):
-            found: dict[Choice, float] = {}
+            times_of_round: dict[Choice, float] = {}
             for trial in finalists:
                 if not self.clock.left:
                     break
@@ -201,12 +201,12 @@ class Run:
                 if outcome.failed:
                     self._fails(trial, outcome.failed, outcome.why)
                 else:
-                    found[trial.choice], clocks = median(outcome.us), outcome.clocks
+                    times_of_round[trial.choice], clocks = median(outcome.us), outcome.clocks
             finalists = [t for t in finalists if t.choice in self.compared]
-            if not all(t.choice in found for t in finalists):
+            if not all(t.choice in times_of_round for t in finalists):
                 break
             for trial in finalists:
-                times[trial.choice].append(found[trial.choice])
+                times[trial.choice].append(times_of_round[trial.choice])
         for trial in finalists:
             if times[trial.choice]:
                 self._keep(trial, times[trial.choice], clocks)

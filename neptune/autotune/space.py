@@ -92,13 +92,13 @@ def forms_of(
     if template is not None:
         made = lowered(template, definitions)
         return (Form(made.template, made.tiles, cache(lambda: compiled(template)), makes(template)),)
-    found: list[Form] = []
+    forms: list[Form] = []
     for name in AUTOMATIC:
         # A template that does not apply is no candidate; the last one always does.
         one = lowered_or_why(name, definitions, strict=name != AUTOMATIC[-1])
         if not isinstance(one, NeptuneError):
-            found.append(Form(name, one.tiles, cache(partial(compiled, name)), makes(name)))
-    return tuple(found)
+            forms.append(Form(name, one.tiles, cache(partial(compiled, name)), makes(name)))
+    return tuple(forms)
 
 
 def trials(
@@ -118,15 +118,15 @@ def trials(
     able = [(f, s) for f, s in spaces if s.takes(given)]
     if not able and spaces:
         spaces[0][1].check(f"tune `{spaces[0][0].tiles.name}`", given)
-    found: list[Trial] = []
+    candidates: list[Trial] = []
     for form, space in able:
         every = worth_trying(form.tiles, [sizes], machine, space.ranked(given))
         own = [t for t in predicted(form, [{**p, **given} for p in every], sizes, machine) if isfinite(t.us)]
-        found += own
+        candidates += own
         if numbers:
             more = [p for t in own for p in _other_numbers(form.tiles, t.params, sizes, machine)]
-            found += [t for t in predicted(form, more, sizes, machine) if isfinite(t.us)]
-    return tuple(sorted(found, key=lambda t: t.us))
+            candidates += [t for t in predicted(form, more, sizes, machine) if isfinite(t.us)]
+    return tuple(sorted(candidates, key=lambda t: t.us))
 
 
 def predicted(
@@ -136,8 +136,8 @@ def predicted(
     if not every:
         return []
     space = space_of(form.tiles)
-    asked = Points.at([space.ranked(p) | {n: p[n] for n in space.parts if n in p} for p in every], sizes)
-    us = np.asarray(predictions(model_of(form.tiles), asked, machine).us).tolist()
+    points = Points.at([space.ranked(p) | {n: p[n] for n in space.parts if n in p} for p in every], sizes)
+    us = np.asarray(predictions(model_of(form.tiles), points, machine).us).tolist()
     return [Trial(Choice(form.template, dict(p)), t) for p, t in zip(every, us, strict=True)]
 
 
@@ -150,8 +150,8 @@ def _other_numbers(
             continue
         known = {**sizes, **params, **covers(tiles, {**sizes, **params})}
         usual, steps = rule.default(known, machine.processors), evaluate_size(rule.steps, known)
-        asked = (min(max(1, round(by * usual)), steps, LARGEST) for by in TIMES)
-        counts = {-(-steps // -(-steps // n)) for n in asked if n}
+        tried = (min(max(1, round(by * usual)), steps, LARGEST) for by in TIMES)
+        counts = {-(-steps // -(-steps // n)) for n in tried if n}
         yield from ({**params, rule.number: n} for n in sorted(counts - {usual}))
 
 
@@ -184,7 +184,7 @@ def _of_template(name: str, form: Form, space: Space, on_tiles: Sequence[Trial],
     alike = (t for t in on_tiles if t.template == form.template and not tried & t.params.keys())
     own = sorted(alike, key=lambda t: t.us)
     beside: dict[frozenset[tuple[str, int]], Trial | None] = {}
-    found: list[Trial] = []
+    trials: list[Trial] = []
     for point in space.every:
         tiles = frozenset(point.tiles.items())
         if tiles not in beside:
@@ -192,8 +192,8 @@ def _of_template(name: str, form: Form, space: Space, on_tiles: Sequence[Trial],
         triton = beside[tiles]
         if triton is not None:
             us = space.us(point, triton.params, triton.us)
-            found.append(Trial(triton.choice.formed(name, point.levers), us))
-    return [t for t in found if isfinite(t.us) and t.us > 0]
+            trials.append(Trial(triton.choice.formed(name, point.levers), us))
+    return [t for t in trials if isfinite(t.us) and t.us > 0]
 
 
 def like(forms: Sequence[Form], trials: Sequence[Trial], taken: Choice) -> Trial | None:

@@ -60,8 +60,8 @@ class Task:
         form = next(f for f in self.forms if f.template == choice.template)
         if choice.form is not None:
             return form.others[choice.form](choice)
-        made = form.kernel()
-        return made if isinstance(made, NeptuneError) else made.with_params(choice.params)
+        kernel = form.kernel()
+        return kernel if isinstance(kernel, NeptuneError) else kernel.with_params(choice.params)
 
     def default(self, sizes: Sizes, others: Sequence[Trial] = ()) -> Trial:
         """What the model takes at some sizes; one in another form than tiles is among these."""
@@ -69,8 +69,8 @@ class Task:
         if own.form is not None and (taken := like(self.forms, others, own)) is not None:
             return taken
         form = next(f for f in self.forms if f.template == own.template)
-        (made,) = predicted(form, [own.params], sizes, self.machine)
-        return made
+        (trial,) = predicted(form, [own.params], sizes, self.machine)
+        return trial
 
     def unmeasurable(self, here: bool = True) -> str:
         """Why nothing can be measured, `here` or on other machines; "" where it can."""
@@ -141,8 +141,8 @@ def task_of(
 def choice_of_variant(variant: Variant, given: Mapping[str, int]) -> Choice:
     """What a variant is made with, with the values that are `given`: in its other form, with the levers and tiles of
     that, where it has one that is not known not to run."""
-    own, of = Choice(variant.template, {**variant.params, **given}), variant.kernel.executable.artifact.form
-    return own if of is None or of.faults else own.formed(of.name, of.levers)
+    own, form = Choice(variant.template, {**variant.params, **given}), variant.kernel.executable.artifact.form
+    return own if form is None or form.faults else own.formed(form.name, form.levers)
 
 
 def numbers_of(forms: Sequence[Form]) -> frozenset[str]:

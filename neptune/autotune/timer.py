@@ -80,8 +80,8 @@ class GpuTimer:
         with suppress(OSError, subprocess.SubprocessError, ValueError, AttributeError):
             one = f"--id=GPU-{torch.cuda.get_device_properties(0).uuid}"
             query = ["nvidia-smi", one, f"--query-gpu={','.join(CLOCKS.values())}", "--format=csv,noheader,nounits"]
-            said = subprocess.run(query, capture_output=True, text=True, timeout=5, check=True).stdout
-            return {name: int(mhz) for name, mhz in zip(CLOCKS, said.split(","), strict=True)}
+            answer = subprocess.run(query, capture_output=True, text=True, timeout=5, check=True).stdout
+            return {name: int(mhz) for name, mhz in zip(CLOCKS, answer.split(","), strict=True)}
         return {}
 
     def room(self) -> int:

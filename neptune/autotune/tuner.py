@@ -94,9 +94,9 @@ def options_of(
 ) -> Options:
     """The options of a caller. NeptuneError for a budget, a number or an executor that is none."""
     where = executor_of(executor)
-    found = Options(seconds_of(budget), checked_count("trials", "candidates", trials), executor, quiet=quiet)
+    options = Options(seconds_of(budget), checked_count("trials", "candidates", trials), executor, quiet=quiet)
     bench = Bench(workers=checked_count("workers", "processes", workers) or where.workers())
-    return replace(found, records=Store(config.read().cache_dir), bench=bench)
+    return replace(options, records=Store(config.read().cache_dir), bench=bench)
 
 
 @public
@@ -135,39 +135,39 @@ def autotune(
 
         kernel = neptune.autotune(prefill_causal(), shapes={"batch": 1, "heads": 32, "s_q": 8192, "s_kv": 8192})
     """
-    asked = options_of(budget, trials, executor, workers, quiet)
+    options = options_of(budget, trials, executor, workers, quiet)
     task = task_of(expr, template, inputs, target, params, bounds, name, form)
-    return told(tuned(task, shapes, asked), asked)
+    return reported(tuned(task, shapes, options), options)
 
 
-def tune_kernel(kernel: Kernel, args: Sequence[Any], asked: Options) -> Tuning:
+def tune_kernel(kernel: Kernel, args: Sequence[Any], options: Options) -> Tuning:
     """`Kernel.tune`."""
     call = kernel.executable.signature.bind(args)
     sizes = {n: int(call.scalars[n]) for n in sizes_of(kernel.executable.loops)}
-    return tuned(task_of_kernel(kernel, args, sizes), sizes, asked)
+    return tuned(task_of_kernel(kernel, args, sizes), sizes, options)
 
 
-def told(found: Tuning, asked: Options) -> Kernel:
+def reported(tuning: Tuning, options: Options) -> Kernel:
     """The kernel, after a line for each shape on the standard error."""
-    progress = Progress(asked.quiet)
-    for at in found.shapes:
-        progress.say(str(at))
-    return found.kernel
+    progress = Progress(options.quiet)
+    for shape in tuning.shapes:
+        progress.say(str(shape))
+    return tuning.kernel
 
 
 # --- searching -------------------------------------------------------------------------------------
 
 
-def tuned(task: Task, shapes: Any, asked: Options) -> Tuning:
+def tuned(task: Task, shapes: Any, options: Options) -> Tuning:
     """Search at each shape, with an equal share of the time that is left, and make one kernel of the winners."""
     points = checked_shapes(task.loops, shapes)
-    whole = Clock(asked.seconds)
-    with shown(asked.seconds, asked.quiet) as progress:
-        found = []
+    total = Clock(options.seconds)
+    with shown(options.seconds, options.quiet) as progress:
+        results = []
         for k, sizes in enumerate(points):
-            clock = Clock(whole.left / (len(points) - k))
-            found.append(_tuned_at(task, sizes, clock, asked, progress))
-    return Tuning(together(lambda choice: unless_refused(task.kernel(choice)), found, task.numbers), tuple(found))
+            clock = Clock(total.left / (len(points) - k))
+            results.append(_tuned_at(task, sizes, clock, options, progress))
+    return Tuning(together(lambda choice: unless_refused(task.kernel(choice)), results, task.numbers), tuple(results))
 
 
 def others_of(task: Task, on_tiles: Sequence[Trial], sizes: Sizes) -> list[Trial]:
@@ -176,7 +176,7 @@ def others_of(task: Task, on_tiles: Sequence[Trial], sizes: Sizes) -> list[Trial
     return [t for t in every if t.choice.levers.items() >= task.settled.items()]
 
 
-def _tuned_at(task: Task, sizes: Sizes, clock: Clock, asked: Options, progress: Progress) -> Tuned:
+def _tuned_at(task: Task, sizes: Sizes, clock: Clock, options: Options, progress: Progress) -> Tuned:
     every = trials(task.forms, sizes, task.machine, task.given, bool(task.numbers))
     plain = [t for t in every if not task.numbers & t.params.keys()]
     others = others_of(task, plain, sizes)
@@ -192,22 +192,22 @@ def _tuned_at(task: Task, sizes: Sizes, clock: Clock, asked: Options, progress: 
     if all(t.choice != default.choice for t in every):
         every = (*every, default)
     # A Bench of the caller's own brings its timer along.
-    bench = asked.bench or Bench()
-    why = task.unmeasurable(EXECUTORS[asked.executor].here) if bench.timer == Bench().timer else ""
+    bench = options.bench or Bench()
+    why = task.unmeasurable(EXECUTORS[options.executor].here) if bench.timer == Bench().timer else ""
     if why:
         return Tuned(sizes, default, default, None, None, len(every), 0, 0, {}, why)
-    records, parts = asked.records, numbers_of(task.forms)
+    records, parts = options.records, numbers_of(task.forms)
     kin, earlier = keys_of(task.loops)
     journal = Journal(records, kin, task.machine.device, task.loops.name, task.names, parts, earlier)
     every, how = ordered(task.forms, every, journal.lessons(), sizes, task.machine)
     if how:
         progress.say(f"{shape_text(sizes)}: candidates are in order {how}")
-    with tempfile.TemporaryDirectory(prefix="neptune-tune-") as made:
-        folder = Path(made)
+    with tempfile.TemporaryDirectory(prefix="neptune-tune-") as name:
+        folder = Path(name)
         case = case_of(task.loops, task.reference(), sizes, task.machine.device, task.own)
-        executor = EXECUTORS[asked.executor](folder, case, bench, lambda: clock.left)
+        executor = EXECUTORS[options.executor](folder, case, bench, lambda: clock.left)
         try:
-            run = Run(sizes, Search(every), default, task.kernel, executor, journal, clock, asked.trials, progress)
+            run = Run(sizes, Search(every), default, task.kernel, executor, journal, clock, options.trials, progress)
             return run.tuned()
         finally:
             executor.close()
@@ -215,24 +215,24 @@ def _tuned_at(task: Task, sizes: Sizes, clock: Clock, asked: Options, progress: 
 
 def checked_shapes(loops: Program, shapes: Any) -> list[dict[str, int]]:
     """The sizes of each shape by name. ShapeError where there is none, or a size is missing or none."""
-    asked = f"tune `{loops.name}`"
+    request = f"tune `{loops.name}`"
     many = [shapes] if isinstance(shapes, Mapping) else shapes
     if not isinstance(many, list | tuple) or (not many and sizes_of(loops)):
         raise ShapeError(
-            f"{asked} with shapes={shapes!r:.60}", "no shape is given", legal=(_shape_of(loops), "a list of such")
+            f"{request} with shapes={shapes!r:.60}", "no shape is given", legal=(_shape_of(loops), "a list of such")
         )
-    found = []
+    checked = []
     for one in many or [{}]:
         sizes = checked_sizes("shapes", loops, one)
         missing = [n for n in sizes_of(loops) if n not in sizes]
         if missing:
             raise ShapeError(
-                f"{asked} at {shape_text(sizes) or 'no sizes'}",
+                f"{request} at {shape_text(sizes) or 'no sizes'}",
                 f"no value was given for {', '.join(missing)}",
                 legal=(_shape_of(loops),),
             )
-        found.append({n: sizes[n] for n in sizes_of(loops)})
-    return found
+        checked.append({n: sizes[n] for n in sizes_of(loops)})
+    return checked
 
 
 def _shape_of(loops: Program) -> str:

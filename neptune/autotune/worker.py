@@ -45,10 +45,10 @@ class Case:
     """One program at some sizes, with the arguments of its calls and what they give."""
 
     def __init__(self, file: Path) -> None:
-        said = json.loads(file.read_text())
-        self.program, self.sizes = parse_program(said["loops"]), dict(said["sizes"])
-        self.timer: Timer = made(said["timer"], said["options"])
-        self._tensors, self._scalars, self._reference = said["tensors"], said["scalars"], said["reference"]
+        fields = json.loads(file.read_text())
+        self.program, self.sizes = parse_program(fields["loops"]), dict(fields["sizes"])
+        self.timer: Timer = made(fields["timer"], fields["options"])
+        self._tensors, self._scalars, self._reference = fields["tensors"], fields["scalars"], fields["reference"]
         self._kept = file.with_suffix(".pt")
 
     @cached_property
@@ -131,21 +131,21 @@ def kernel_of(packed: Json) -> Kernel:
 def judged(kernel: Kernel, calls: Iterable[Sequence[Any]]) -> tuple[Kernel, str]:
     """A candidate with the verdict on its other form, if it has one, and why one of the calls (arguments of each) would
     not run that form; "" where all do."""
-    of = kernel.executable.artifact.form
-    if of is None:
+    form = kernel.executable.artifact.form
+    if form is None:
         return kernel, ""
-    if of.record is None:
+    if form.record is None:
         # Made on a machine without this GPU.
         kernel = with_verdict(kernel, forced=True)
-    made, present = kernel.executable, launch.gpu_target()
-    if present is None or not launch.runs_other(made.modules, present):
-        faults = () if made.artifact.form is None else made.artifact.form.faults
-        return kernel, f"the {of.name} form is refused: {'; '.join(faults or ()) or 'it has no verdict here'}"
+    executable, present = kernel.executable, launch.gpu_target()
+    if present is None or not launch.runs_other(executable.modules, present):
+        faults = () if executable.artifact.form is None else executable.artifact.form.faults
+        return kernel, f"the {form.name} form is refused: {'; '.join(faults or ()) or 'it has no verdict here'}"
     for args in calls:
-        call = made.signature.bind(args)
-        form = made.modules.form([*call.inputs, *call.outputs], call.scalars, present.loads, other=True)
-        if form.loads != of.name:
-            return kernel, f"the {of.name} form does not take these tensors: not all are {of.wants}"
+        call = executable.signature.bind(args)
+        module_form = executable.modules.form([*call.inputs, *call.outputs], call.scalars, present.loads, other=True)
+        if module_form.loads != form.name:
+            return kernel, f"the {form.name} form does not take these tensors: not all are {form.wants}"
     return kernel, ""
 
 

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from neptune import logs
+from neptune.choice import Choice
 from neptune.codegen.modules import all_modules
 from neptune.codegen.partial_sums import in_partial_sums
 from neptune.driver.device import machine_for
@@ -143,47 +144,49 @@ class Build:
         return counts_of(family, {n: v for n, v in family.points[0].items() if n not in decides})
 
 
-def built(made: Lowered, trail: Sequence[Snapshot]) -> Build:
+def built(lowered: Lowered, trail: Sequence[Snapshot]) -> Build:
     """The Build of a compilation that has run all of its passes."""
-    prepared, asked, by = made.of, made.of.asked, made.by
+    prepared, request, scheduled = lowered.prepared, lowered.prepared.request, lowered.scheduled
     target = prepared.target
+    before = (*prepared.rejections, *prepared.notes, *scheduled.decisions)
     return Build(
-        loops=asked.loops,
-        scheduled=_before_repairs(prepared.definitions, by.schedule),
+        loops=request.loops,
+        scheduled=_before_repairs(prepared.definitions, scheduled.schedule),
         # Tiles are summed in trees; loops, which run as they are on a CPU, are not.
-        fused=in_partial_sums(made.program) if target.kind == "llvm" else made.program,
-        tiles=made.tiles,
-        header=made.header,
+        fused=in_partial_sums(lowered.program) if target.kind == "llvm" else lowered.program,
+        tiles=lowered.tiles,
+        header=lowered.header,
         target=target,
-        template=by.template,
-        params=made.params,
-        trace=tuple(str(s) for s in by.schedule.trace),
-        decisions=(*prepared.rejections, *prepared.notes, *by.decisions, *made.notes, *by.schedule.decisions),
-        checks=made.checks,
-        bounds=asked.bounds,
-        shapes=asked.shapes,
+        template=scheduled.template,
+        params=lowered.params,
+        trace=tuple(str(s) for s in scheduled.schedule.trace),
+        decisions=(*before, *lowered.notes, *scheduled.schedule.decisions),
+        checks=lowered.checks,
+        bounds=request.bounds,
+        shapes=request.shapes,
         trail=tuple(trail),
-        family=by.family,
-        rivals=_rivals(made),
-        at=asked.at,
-        deterministic=asked.deterministic,
+        family=scheduled.family,
+        rivals=_rivals(lowered),
+        at=request.at,
+        deterministic=request.deterministic,
         deciding=prepared.wishes.deciding,
-        assume=asked.assume,
-        form=made.form,
-        wider=made.wider,
-        pinned=tuple(asked.params),
+        assume=request.assume,
+        form=lowered.form,
+        wider=lowered.wider,
+        pinned=tuple(request.params),
     )
 
 
-def _rivals(made: Lowered) -> tuple[Rival, ...]:
+def _rivals(lowered: Lowered) -> tuple[Rival, ...]:
     """What else was compared when the template or its parameters were chosen."""
-    asked, by = made.of.asked, made.by
-    if by.family is not None:
-        return of_family(by.family)
+    request, scheduled = lowered.prepared.request, lowered.scheduled
+    if scheduled.family is not None:
+        return of_family(scheduled.family)
     try:
-        return of_ranking(by.template, made.tiles, made.params, asked.params, asked.shapes, made.of.machine)
+        choice = Choice(scheduled.template, lowered.params)
+        return of_ranking(choice, lowered.tiles, request.params, request.shapes, lowered.prepared.machine)
     except Exception as error:
-        logs.defect(LOG, f"the cost model on `{asked.loops.name}`", error)
+        logs.defect(LOG, f"the cost model on `{request.loops.name}`", error)
         return ()
 
 

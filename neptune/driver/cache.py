@@ -91,21 +91,21 @@ def cached(request: Request, make: Callable[[], Build], variant: Variant) -> Ker
 
     folder, key = request.settings.cache_dir, _key(request)
     if folder is None or key is None:
-        made = make()
-        return kernel(made.artifact(), lambda: made)
+        built = make()
+        return kernel(built.artifact(), lambda: built)
     store = Store(folder)
-    found = store.get(key)
-    LOG.info("`%s` %s: %s", request.loops.name, "is not there" if found is None else "found", store.path(key))
-    if found is None:
+    stored = store.get(key)
+    LOG.info("`%s` %s: %s", request.loops.name, "is not there" if stored is None else "found", store.path(key))
+    if stored is None:
         with store.alone(key):
             # Who had the lock before may have made it.
-            found = store.get(key)
-            if found is None:
-                made = make()
-                artifact = made.artifact()
+            stored = store.get(key)
+            if stored is None:
+                built = make()
+                artifact = built.artifact()
                 _keep(request, store, key, artifact)
-                return kernel(artifact, lambda: made)
-    return kernel(found, lambda: _made_again(found, make()))
+                return kernel(artifact, lambda: built)
+    return kernel(stored, lambda: _made_again(stored, make()))
 
 
 def _keep(request: Request, store: Store, key: str, artifact: Artifact) -> None:
@@ -150,16 +150,16 @@ def why_uncached(request: Request) -> str:
     return "an argument is no plain value"
 
 
-def _made_again(stored: Artifact, made: Build) -> Build:
+def _made_again(stored: Artifact, built: Build) -> Build:
     """The Build of a kernel that came from the cache; RecordError where it is no longer that kernel's."""
-    again = made.artifact()
+    again = built.artifact()
     if (again.programs, again.modules) != (stored.programs, stored.modules):
         raise RecordError(
             f"kernel.build of `{stored.name}`",
             "the template makes another program now than when the kernel was cached",
             hint="compile it again",
         )
-    return made
+    return built
 
 
 def request_key(request: Request) -> str | None:

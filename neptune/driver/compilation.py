@@ -20,9 +20,9 @@ from neptune.runtime.launch import Target
 from neptune.schedule.state import Decision
 
 
-def compiled(asked: Request, target: Target) -> Build:
+def compiled(request: Request, target: Target) -> Build:
     """The Build of a request, made anew."""
-    prepared = Prepared(asked, target, machine_for(target), asked.loops, asked.counting)
+    prepared = Prepared(request, target, machine_for(target), request.loops, request.counting)
     for form in prepared.others:
         form.ready()
     trail: list[Snapshot] = []
@@ -30,8 +30,8 @@ def compiled(asked: Request, target: Target) -> Build:
         return built(run_all(prepared, trail), trail)
     except BaseException as error:
         # An interrupted compilation is one that its user wants to look into.
-        if asked.settings.dump is not None and trail:
-            dump_failure(asked.settings.dump, asked.loops.name, trail, error)
+        if request.settings.dump is not None and trail:
+            dump_failure(request.settings.dump, request.loops.name, trail, error)
         raise
 
 
@@ -41,12 +41,12 @@ def run_all(prepared: Prepared, trail: list[Snapshot]) -> Lowered:
     prepared = _run(PREPARATION, prepared, trail)
     before, left = len(trail), attempts(prepared, trail)
     while (attempt := next(left, None)) is not None:
-        made = _lowered(replace(attempt, of=prepared), trail)
-        if isinstance(made, Lowered):
-            return made
+        lowered = _lowered(replace(attempt, prepared=prepared), trail)
+        if isinstance(lowered, Lowered):
+            return lowered
         del trail[before:]
-        prepared = replace(prepared, rejections=(*prepared.rejections, _rejection(attempt, made)))
-        if isinstance(made, Uncounted):
+        prepared = replace(prepared, rejections=(*prepared.rejections, _rejection(attempt, lowered)))
+        if isinstance(lowered, Uncounted):
             prepared = replace(prepared, counting=False)
             left = attempts(prepared, trail)
     reasons = "\n".join(f"  {d.subject}: {d.reason}" for d in prepared.rejections)
@@ -56,30 +56,30 @@ def run_all(prepared: Prepared, trail: list[Snapshot]) -> Lowered:
 def _lowered(attempt: Attempt, trail: list[Snapshot]) -> Lowered | Differs | Uncounted | Failed:
     """What becomes of a template's schedule, or why it is not taken; an error where no other one is to be tried."""
     try:
-        made: Lowered | Differs | Uncounted = _run(LOWERING, attempt, trail)
-        return made
+        lowered: Lowered | Differs | Uncounted = _run(LOWERING, attempt, trail)
+        return lowered
     except NeptuneError:
         raise
     except Exception as error:
-        if attempt.of.asked.template is not None:
+        if attempt.prepared.request.template is not None:
             raise
-        logs.defect(LOG, f"template {attempt.by.template} on `{attempt.of.loops.name}`", error)
+        logs.defect(LOG, f"template {attempt.scheduled.template} on `{attempt.prepared.loops.name}`", error)
         return Failed(f"{type(error).__name__}: {error}")
 
 
 def _rejection(attempt: Attempt, why: Differs | Uncounted | Failed) -> Decision:
     """Take note of a template that is not taken; raise where no other one is to be tried."""
-    of, name = attempt.of, attempt.by.template
+    prepared, name = attempt.prepared, attempt.scheduled.template
     if isinstance(why, Uncounted):
         return Decision("template", name, "not taken", f"the form for which it was chosen is refused: {why.why}")
     if isinstance(why, Failed):
         return Decision("template", name, REJECTED, why.why)
     LOG.info("template %s: %s: %s", name, REJECTED, why.text())
-    if of.settings.strict:
-        raise InternalError(why.text(f" of `{of.loops.name}` (template `{name}`)"))
-    if of.asked.template is not None:
+    if prepared.settings.strict:
+        raise InternalError(why.text(f" of `{prepared.loops.name}` (template `{name}`)"))
+    if prepared.request.template is not None:
         raise FusionError(
-            f"compile `{of.loops.name}` with template `{name}`",
+            f"compile `{prepared.loops.name}` with template `{name}`",
             why.text(),
             hint="another template, or none: then one is chosen",
         )

@@ -49,13 +49,13 @@ class Forms:
         """Of the forms."""
         return " or ".join(f.name for f in self.forms)
 
-    def us(self, template: str, program: TileProgram, at: Sequence[Asked]) -> list[float]:
+    def us(self, template: str, program: TileProgram, points: Sequence[Asked]) -> list[float]:
         """Microseconds of a template's program at some sizes; infinite where tiles are faster."""
-        of = Source(program, shapes=self.wishes.typical)
+        source = Source(program, shapes=self.wishes.typical)
         choice = Wanted(self.levers, self.wishes.params, machine=self.machine)
-        times = zip(*(f.time(of, choice, at) for f in self.forms), strict=True)
+        times = zip(*(f.time(source, choice, points) for f in self.forms), strict=True)
         us = (min(t.us for t in of_forms) for of_forms in times)
-        return [self._or_measured(template, a.sizes, t) for a, t in zip(at, us, strict=True)]
+        return [self._or_measured(template, a.sizes, t) for a, t in zip(points, us, strict=True)]
 
     def _or_measured(self, template: str, sizes: Mapping[str, int], us: float) -> float:
         record = next((f for f in self.measured if f.sizes == sizes), None)
@@ -64,20 +64,20 @@ class Forms:
         return record.us if record.faster and record.choice.template == template else inf
 
 
-def by_time(forms: Sequence[Form], of: Source, choice: Wanted) -> Sequence[Form]:
+def by_time(forms: Sequence[Form], source: Source, choice: Wanted) -> Sequence[Form]:
     """Forms of a program at the sizes of a choice, the one that is predicted to be the fastest first."""
     if len(forms) < 2 or choice.sizes is None:
         return forms
-    us = predictions(model_of(of.tiles), Points.at([choice.on_tiles], choice.sizes), choice.machine).us
-    at = [Asked(dict(choice.sizes), choice.on_tiles, float(us[0]))]
-    return sorted(forms, key=lambda f: f.time(of, choice, at)[0].us)
+    us = predictions(model_of(source.tiles), Points.at([choice.on_tiles], choice.sizes), choice.machine).us
+    points = [Asked(dict(choice.sizes), choice.on_tiles, float(us[0]))]
+    return sorted(forms, key=lambda f: f.time(source, choice, points)[0].us)
 
 
 def shared(build: Build) -> frozenset[int]:
     """Other variants of a kernel's template that may be faster in its other form: where one of them is called first,
     both forms are timed at its sizes."""
-    family, made = build.family, build.form
-    if family is None or made is None:
+    family, form = build.family, build.form
+    if family is None or form is None:
         return frozenset()
     name = family.choices[0].template
     others = [k for k, c in enumerate(family.choices) if k and c.template == name]
@@ -85,30 +85,30 @@ def shared(build: Build) -> frozenset[int]:
     others = [k for k in others if family.times[k, family.first(k)] > SHORT]
     if not others:
         return frozenset()
-    at = [Asked(family.points[family.first(k)], family.choices[k].params, 0.0) for k in others]
-    asked = Wanted(made.levers, made.tiles, machine=machine_for(build.target))
-    times = FORMS[made.data.name]().time(Source(build.tiles, shapes=build.shapes), asked, at)
+    points = [Asked(family.points[family.first(k)], family.choices[k].params, 0.0) for k in others]
+    wanted = Wanted(form.levers, form.tiles, machine=machine_for(build.target))
+    times = FORMS[form.data.name]().time(Source(build.tiles, shapes=build.shapes), wanted, points)
     return frozenset(k for k, time in zip(others, times, strict=True) if time.close)
 
 
 def in_form(artifact: Artifact, machine: Machine) -> Callable[[Mapping[str, int], float], float] | None:
     """Microseconds of a kernel in its other form at some sizes, where it takes so many on tiles: as predicted, and as
     far off as the prediction was where both were timed. None where it has no form, or that does not run."""
-    of = artifact.form
-    if of is None or of.name not in FORMS or of.faults or artifact.target not in FORMS[of.name]().targets:
+    data = artifact.form
+    if data is None or data.name not in FORMS or data.faults or artifact.target not in FORMS[data.name]().targets:
         return None
-    form, tiles = FORMS[of.name](), parse_tiles(artifact.programs["tile"], parse_program(artifact.declarations))
+    form, tiles = FORMS[data.name](), parse_tiles(artifact.programs["tile"], parse_program(artifact.declarations))
     own = form.tile_names(tiles)
-    levers = {n: v for n, v in of.levers.items() if n in form.levers}
-    wanted = Wanted(levers, {n: int(v) for n, v in of.levers.items() if n in own}, machine=machine)
+    levers = {n: v for n, v in data.levers.items() if n in form.levers}
+    wanted = Wanted(levers, {n: int(v) for n, v in data.levers.items() if n in own}, machine=machine)
     source, params = Source(tiles, shapes=artifact.shapes), artifact.params
 
     def predicted(sizes: Mapping[str, int], us: float) -> float:
         return form.time(source, wanted, [Asked(dict(sizes), params, us)])[0].us
 
-    if of.timed is None:
+    if data.timed is None:
         return predicted
-    at, ratio = of.timed
+    at, ratio = data.timed
     us = float(predictions(model_of(tiles), Points.at([params], at), machine).us[0])
     off = ratio * us / predicted(at, us)
     return (lambda sizes, us: off * predicted(sizes, us)) if isfinite(off) and off > 0 else predicted

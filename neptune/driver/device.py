@@ -37,8 +37,9 @@ def machine_for(target: Target) -> Machine:
 @cache
 def _say_unknown(name: str, like: str) -> None:
     """Warn once that choices are made for another GPU than the one that is here."""
-    said = f"no figures are known of {name}: choices are those for {like}; `neptune calibrate` measures it in seconds"
-    warnings.warn(NeptunePerformanceWarning(said), stacklevel=frames_of_package() + 1)
+    measure = "`neptune calibrate` measures it in seconds"
+    message = f"no figures are known of {name}: choices are those for {like}; {measure}"
+    warnings.warn(NeptunePerformanceWarning(message), stacklevel=frames_of_package() + 1)
 
 
 def at_hand(target: Target) -> bool:

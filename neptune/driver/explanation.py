@@ -76,8 +76,8 @@ def _records(build: Build) -> dict[str, Any]:
     counts = Counter[float]()
     for s in samples:
         counts[s.weight] += len(s.us)
-    of = [{"weight": weight, "count": n} for weight, n in sorted(counts.items(), reverse=True)]
-    return {RECORDS: {"sizes": len({tuple(s.sizes.items()) for s in samples}), "of": of}}
+    counted = [{"weight": weight, "count": n} for weight, n in sorted(counts.items(), reverse=True)]
+    return {RECORDS: {"sizes": len({tuple(s.sizes.items()) for s in samples}), "of": counted}}
 
 
 def _variants(build: Build) -> dict[str, Any]:
@@ -114,15 +114,15 @@ def family_json(f: Family, shared: Collection[int] = ()) -> dict[str, Any]:
 
 def _first_taken(f: Family, k: int) -> dict[str, Any]:
     """The first of the points that take a variant, and the time predicted there."""
-    at = f.first(k)
-    return {AT: dict(f.points[at]), "us": round(float(f.times[k, at]), 2)}
+    point = f.first(k)
+    return {AT: dict(f.points[point]), "us": round(float(f.times[k, point]), 2)}
 
 
 def _measured(f: Family, k: int) -> list[dict[str, Any]]:
     """What records say of a variant at sizes where it is the fastest; of one choice of sizes, what is believed most."""
     choice = f.choices[k]
-    found = (s for s in f.samples if choice in s.us and s.us[choice] <= min(s.us.get(c, math.inf) for c in f.choices))
-    best = {tuple(s.sizes.items()): s for s in sorted(found, key=lambda s: s.weight)}
+    samples = (s for s in f.samples if choice in s.us and s.us[choice] <= min(s.us.get(c, math.inf) for c in f.choices))
+    best = {tuple(s.sizes.items()): s for s in sorted(samples, key=lambda s: s.weight)}
     return [{AT: dict(s.sizes), "us": round(s.us[choice], 2), "weight": s.weight} for s in best.values()]
 
 

@@ -61,41 +61,41 @@ def in_two(params: Any, levers: Any, form: str | None, template: Any) -> tuple[A
     every = {n: values for f in forms_of(form if form in FORMS else AUTO) for n, values in f.levers.items()}
     found: dict[str, Any] = {}
     for name, value in (*own.items(), *(levers or {}).items()):
-        asked, plain = f"compile with {name}={value!r:.60}", str(name).rpartition(".")[2]
+        request, plain = f"compile with {name}={value!r:.60}", str(name).rpartition(".")[2]
         if form not in (*FORMS, AUTO):
-            said = " and ".join(f"the {name} form" for name in FORMS)
-            raise TargetError(asked, f"this is a parameter of {said}, and form is {form!r}", legal=tuple(FORMS))
+            forms = " and ".join(f"the {name} form" for name in FORMS)
+            raise TargetError(request, f"this is a parameter of {forms}, and form is {form!r}", legal=tuple(FORMS))
         if plain not in every:
-            raise TargetError(asked, f"there is no parameter {plain!r} of a form", legal=tuple(every))
+            raise TargetError(request, f"there is no parameter {plain!r} of a form", legal=tuple(every))
         if not any(type(value) is type(v) and value == v for v in every[plain]):
-            raise TargetError(asked, f"{plain} is not {value!r}", legal=tuple(map(str, every[plain])))
+            raise TargetError(request, f"{plain} is not {value!r}", legal=tuple(map(str, every[plain])))
         if found.setdefault(plain, value) != value:
-            raise TargetError(asked, f"it is {found[plain]!r}, too", legal=(f"one value of {plain}",))
+            raise TargetError(request, f"it is {found[plain]!r}, too", legal=(f"one value of {plain}",))
     return left, found
 
 
 def _is_of_form(name: Any, template: Any) -> bool:
     if not isinstance(name, str):
         return False
-    of, dot, _ = name.partition(".")
+    form, dot, _ = name.partition(".")
     if dot:
-        return of in FORMS
+        return form in FORMS
     declared = getattr(template, "tunables", None)
     known = template is None or isinstance(template, str) or (isinstance(declared, Mapping) and name not in declared)
     return known and any(name in f.levers for f in forms_of(AUTO))
 
 
-def made_of(form: Form, of: Source, choice: Wanted) -> Made | Unsupported:
+def made_of(form: Form, source: Source, choice: Wanted) -> Made | Unsupported:
     """A form of a program, or why it has none: also where it does not have one of the parameters."""
     if other := [n for n in choice.levers if n not in form.levers]:
         return Unsupported(f"it has no parameter {other[0]!r}", legal=tuple(form.levers))
-    return form.fits(of, choice) or form.lower(of, choice)
+    return form.fits(source, choice) or form.lower(source, choice)
 
 
 def refused(name: str, form: Form, misfit: Unsupported) -> TargetError:
     """The error for a program without the form that was asked for."""
-    asked, hint = f"compile `{name}` with form={form.name!r}", misfit.hint or 'form="triton", which runs'
-    return TargetError(asked, str(misfit), legal=misfit.legal, hint=hint)
+    request, hint = f"compile `{name}` with form={form.name!r}", misfit.hint or 'form="triton", which runs'
+    return TargetError(request, str(misfit), legal=misfit.legal, hint=hint)
 
 
 # --- what was made ---------------------------------------------------------------------------------
@@ -107,27 +107,27 @@ def with_verdict(kernel: Kernel, *, forced: bool = False) -> Kernel:
     One that is `forced` runs though tiles are faster.
     """
     artifact = kernel.executable.artifact
-    of = artifact.form
-    if of is None or of.name not in FORMS:
+    form = artifact.form
+    if form is None or form.name not in FORMS:
         return kernel
-    record = FORMS[of.name]().validate(kernel.executable)
-    if record == of.record and forced == of.forced:
+    record = FORMS[form.name]().validate(kernel.executable)
+    if record == form.record and forced == form.forced:
         return kernel
-    return kernel.keeping(replace(artifact, form=replace(of, record=record, forced=forced)))
+    return kernel.keeping(replace(artifact, form=replace(form, record=record, forced=forced)))
 
 
 def decided(artifact: Artifact) -> bool:
     """True where the cache tells whether a kernel's other form runs, or it has none."""
-    of = artifact.form
-    return of is None or of.name not in FORMS or FORMS[of.name]().decided(of)
+    form = artifact.form
+    return form is None or form.name not in FORMS or FORMS[form.name]().decided(form)
 
 
 def sharing(kernel: Kernel, choice: Mapping[str, Any]) -> Kernel:
     """Another variant of a kernel, whose values on tiles are other ones, with the same other form: at its sizes either
     may be the faster."""
     on_tiles = kernel.with_params(choice["params"])
-    said = on_tiles.executable.artifact.unjudged(choice.get(AT)).explanation
-    return on_tiles.keeping(replace(kernel.executable.artifact, explanation=said))
+    explanation = on_tiles.executable.artifact.unjudged(choice.get(AT)).explanation
+    return on_tiles.keeping(replace(kernel.executable.artifact, explanation=explanation))
 
 
 def in_vain(kernel: Kernel) -> bool:

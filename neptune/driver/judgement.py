@@ -37,10 +37,10 @@ def subject_of(
     typical: Mapping[str, int],
     bounds: Mapping[str, int],
     machine: Machine,
-    at: Mapping[str, int] | None = None,
+    others: Mapping[str, int] | None = None,
 ) -> Subject:
     """A kernel at the sizes that its caller named; where some are missing, `at` others, or at usual ones."""
-    sizes = dict(at) if at else reference(loops, typical, bounds)
+    sizes = dict(others) if others else reference(loops, typical, bounds)
     given = set(typical) >= set(sizes_of(loops))
     return Subject(loops, tiles, params, sizes, given, bounds, machine)
 

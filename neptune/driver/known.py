@@ -171,8 +171,8 @@ def read(choice: Choice) -> Choice | None:
     for form, load in FORMS.items():
         legal = load().levers
         if own == {f"{form}.{n}" for n in legal}:
-            found = {n: _lever(values, choice.values[f"{form}.{n}"]) for n, values in legal.items()}
-            return None if None in found.values() else plain.formed(form, found)
+            levers = {n: _lever(values, choice.values[f"{form}.{n}"]) for n, values in legal.items()}
+            return None if None in levers.values() else plain.formed(form, levers)
     return None
 
 

@@ -16,33 +16,33 @@ if TYPE_CHECKING:
 def warn(kernel: Kernel) -> None:
     """Emit a NeptunePerformanceWarning for each of `kernel.warnings`, at the user's line."""
     for remark in kernel.warnings:
-        said = NeptunePerformanceWarning(f"kernel `{kernel.name}`: {remark}")
-        warnings.warn(said, stacklevel=frames_of_package() + 1)
+        warning = NeptunePerformanceWarning(f"kernel `{kernel.name}`: {remark}")
+        warnings.warn(warning, stacklevel=frames_of_package() + 1)
 
 
 @cache
 def say_of_levers() -> None:
     """Warn once that levers have another name by now."""
-    said = "`levers` is a former name: give them among `params`, such as params={'consumers': 2}"
-    warnings.warn(said, FutureWarning, stacklevel=frames_of_package() + 1)
+    message = "`levers` is a former name: give them among `params`, such as params={'consumers': 2}"
+    warnings.warn(message, FutureWarning, stacklevel=frames_of_package() + 1)
 
 
 def refuse(kernel: Kernel) -> None:
     """Raise ScheduleError where a kernel has warnings: all of them."""
-    if found := kernel.warnings:
+    if remarks := kernel.warnings:
         raise ScheduleError(
             f"compile `{kernel.name}` with strict=True",
-            "\n".join(map(str, found)),
+            "\n".join(map(str, remarks)),
             hint="what each line says, or strict=False, which warns",
         )
 
 
 def check_granted(kernel: Kernel, assume: tuple[str, ...]) -> None:
     """Raise ScheduleError for the name of an assumption that the kernel does not make."""
-    made = [a["name"] for a in kernel.explain(json=True).get("assumptions", ())]
+    names = [a["name"] for a in kernel.explain(json=True).get("assumptions", ())]
     for name in assume:
-        if name not in made:
-            wrong = f"explain() lists {'no such assumption' if made else 'no assumption'} of this kernel"
+        if name not in names:
+            wrong = f"explain() lists {'no such assumption' if names else 'no assumption'} of this kernel"
             raise ScheduleError(
-                f"compile `{kernel.name}` with assume={name!r}", wrong, legal=tuple(dict.fromkeys(made)), kind="assume"
+                f"compile `{kernel.name}` with assume={name!r}", wrong, legal=tuple(dict.fromkeys(names)), kind="assume"
             )

@@ -96,17 +96,17 @@ def attempts(p: Prepared, trail: list[Snapshot]) -> Iterator[Attempt]:
     """What templates make of the definitions, best first: of the one that the caller names alone, where there is one.
     The steps of each are in the `trail`."""
     # A template of the caller's may raise anything, StopIteration too, which a generator would turn into another error.
-    return _chosen(p, trail) if p.asked.template is None else iter((Attempt(p, _as_named(p, trail)),))
+    return _chosen(p, trail) if p.request.template is None else iter((Attempt(p, _as_named(p, trail)),))
 
 
 def _chosen(p: Prepared, trail: list[Snapshot]) -> Iterator[Attempt]:
-    for made in candidates(p.definitions, p.settings.fuel, p.wishes, p.machine, _counted(p)):
-        trail += schedule_forms(made.schedule)
-        yield Attempt(p, replace(made, decisions=(*made.decisions, *decided(p.loops.name, made))))
+    for scheduled in candidates(p.definitions, p.settings.fuel, p.wishes, p.machine, _counted(p)):
+        trail += schedule_forms(scheduled.schedule)
+        yield Attempt(p, replace(scheduled, decisions=(*scheduled.decisions, *decided(p.loops.name, scheduled))))
 
 
 def _as_named(p: Prepared, trail: list[Snapshot]) -> Scheduled:
-    name, template = named(p.asked.template)
+    name, template = named(p.request.template)
     schedule = Schedule(brought(template, p.definitions))
     notes = template.notes if isinstance(template, Rewriting) else ()
     try:
@@ -120,13 +120,13 @@ def _as_named(p: Prepared, trail: list[Snapshot]) -> Scheduled:
 def _counted(p: Prepared) -> Forms | None:
     """The forms that count where templates are compared, if some do."""
     counting = p.counting and p.others
-    return Forms(p.others, p.wishes, p.asked.levers, p.machine, p.asked.known.forms) if counting else None
+    return Forms(p.others, p.wishes, p.request.levers, p.machine, p.request.known.forms) if counting else None
 
 
 def _well_scheduled(a: Attempt) -> Attempt:
-    made = [(str(s), s.program) for s in a.by.schedule.trace if s.program is not None]
-    for step, program in made if _every_form(a.of) else made[-1:]:
-        _well_formed(a.of, step, program)
+    steps = [(str(s), s.program) for s in a.scheduled.schedule.trace if s.program is not None]
+    for step, program in steps if _every_form(a.prepared) else steps[-1:]:
+        _well_formed(a.prepared, step, program)
     return a
 
 
@@ -134,27 +134,27 @@ def _every_form(p: Prepared) -> bool:
     return p.settings.strict or p.settings.verify >= EVERY_FORM
 
 
-def _well_formed(p: Prepared, step: str, made: Program | TileProgram) -> None:
+def _well_formed(p: Prepared, step: str, program: Program | TileProgram) -> None:
     """Raise InternalError where a form is not well-formed; the log says which step made it."""
     if not p.settings.verify:
         return
     try:
-        verify_tiles(made) if isinstance(made, TileProgram) else verify(made)
+        verify_tiles(program) if isinstance(program, TileProgram) else verify(program)
     except InternalError:
         LOG.error("`%s` is not well-formed after %s", p.loops.name, step)
         raise
 
 
 def _settled(a: Attempt) -> Attempt:
-    check_settled(a.by.schedule.program)
+    check_settled(a.scheduled.schedule.program)
     return a
 
 
 def _place(a: Attempt) -> Fused:
-    program = _placed(a.by.schedule.program)
-    if a.of.settings.verify:
+    program = _placed(a.scheduled.schedule.program)
+    if a.prepared.settings.verify:
         verify(program, lowered=True)
-    return Fused(a.of, a.by, program)
+    return Fused(a.prepared, a.scheduled, program)
 
 
 def _placed(scheduled: Program) -> Program:
@@ -169,35 +169,35 @@ def _check_fused(f: Fused) -> Fused | Differs:
 
 
 def _lower(f: Fused) -> Lowered:
-    def seen(name: str, why: str, made: TileProgram) -> None:
-        if _every_form(f.of):
-            _well_formed(f.of, f"tile pass {name}", made)
+    def seen(name: str, why: str, tiles: TileProgram) -> None:
+        if _every_form(f.prepared):
+            _well_formed(f.prepared, f"tile pass {name}", tiles)
 
-    made = f.by.lowered
-    if made is None:
-        made = lowering(f.by.schedule.program, seen)
+    result = f.scheduled.lowered
+    if result is None:
+        result = lowering(f.scheduled.schedule.program, seen)
     else:
         # By these tiles the automatic choice has judged the template.
-        for form in made.forms:
+        for form in result.forms:
             seen(*form)
-    if f.of.wishes.deciding is not None:
-        check_invariant(made.tiles, f.of.wishes.deciding)
-    notes = short_products(made.tiles)
-    if (error := made.relaxed) is not None:
+    if f.prepared.wishes.deciding is not None:
+        check_invariant(result.tiles, f.prepared.wishes.deciding)
+    notes = short_products(result.tiles)
+    if (error := result.relaxed) is not None:
         why = f"{error.asked}: {error.wrong}"
-        notes = (Decision("lowering", f.of.loops.name, "some tile axes stay loops", why), *notes)
-    wide = wider(f.by.schedule.program)
+        notes = (Decision("lowering", f.prepared.loops.name, "some tile axes stay loops", why), *notes)
+    wide = wider(f.scheduled.schedule.program)
     both = None if wide is None else (_placed(wide), lowering(wide).tiles)
-    return Lowered(f.of, f.by, f.program, f.checks, f.shared, lowering=made, wider=both, notes=notes)
+    return Lowered(f.prepared, f.scheduled, f.program, f.checks, f.shared, lowering=result, wider=both, notes=notes)
 
 
-def _tile_forms(made: Lowered) -> tuple[Snapshot, ...]:
-    return tuple(Snapshot(f"tile-{name}", f"tile-{name}", why, form) for name, why, form in made.lowering.forms)
+def _tile_forms(lowered: Lowered) -> tuple[Snapshot, ...]:
+    return tuple(Snapshot(f"tile-{name}", f"tile-{name}", why, form) for name, why, form in lowered.lowering.forms)
 
 
 def _verify_tiles(w: Lowered) -> Lowered:
     for tiles in (w.tiles, *(w.wider or ())[1:]):
-        _well_formed(w.of, "the last tile pass", tiles)
+        _well_formed(w.prepared, "the last tile pass", tiles)
     return w
 
 
@@ -214,15 +214,15 @@ def _address(w: Lowered) -> Lowered:
     for loads, int64 in product(LOADS, (False, True)):
         tiles = w.tiles if w.wider is None or not int64 else w.wider[1]
         for k in tiles.kernels:
-            made = addressed(tiles, k, boxes=loads == "descriptor", int64=int64)
-            if w.of.settings.verify:
-                verify_addresses(made, k)
-            shown += [] if int64 else [f"{loads}s\n{made}"]
+            addresses = addressed(tiles, k, boxes=loads == "descriptor", int64=int64)
+            if w.prepared.settings.verify:
+                verify_addresses(addresses, k)
+            shown += [] if int64 else [f"{loads}s\n{addresses}"]
     return replace(w, addresses="\n".join(shown))
 
 
 def _generate(w: Lowered) -> Lowered:
-    above = header(w.of.loops, w.by.template)
+    above = header(w.prepared.loops, w.scheduled.template)
     return replace(w, header=above, text=generate(w.tiles, defaults(w.tiles), header=above))
 
 
@@ -230,72 +230,74 @@ def _generate(w: Lowered) -> Lowered:
 
 
 def _other_form(w: Lowered) -> Lowered | Uncounted:
-    p = w.of
+    p = w.prepared
     if not p.others:
         return w
-    asked = _wanted(w)
-    told = next((f for f in p.asked.known.forms if f.sizes == asked.sizes and f.choice.template == w.by.template), None)
-    if told is not None and p.asked.form == AUTO and not told.faster:
-        return _noted(w, Decision("form", p.loops.name, TRITON, f"records: {told}"))
-    recorded = None if told is None else _as_recorded(w, told, asked)
+    wanted = _wanted(w)
+    records = (f for f in p.request.known.forms if f.choice.template == w.scheduled.template)
+    record = next((f for f in records if f.sizes == wanted.sizes), None)
+    if record is not None and p.request.form == AUTO and not record.faster:
+        return _noted(w, Decision("form", p.loops.name, TRITON, f"records: {record}"))
+    recorded = None if record is None else _as_recorded(w, record, wanted)
     if isinstance(recorded, Unsupported):
         w = _noted(w, Decision("form", p.loops.name, "not as recorded", str(recorded)))
-    return recorded if isinstance(recorded, Lowered) else _first_that_fits(w, asked)
+    return recorded if isinstance(recorded, Lowered) else _first_that_fits(w, wanted)
 
 
 def _noted(w: Lowered, *notes: Decision) -> Lowered:
     return replace(w, notes=(*w.notes, *notes))
 
 
-def _first_that_fits(w: Lowered, asked: Wanted) -> Lowered | Uncounted:
+def _first_that_fits(w: Lowered, wanted: Wanted) -> Lowered | Uncounted:
     """With the fastest of several forms that the program has; with the reasons where it has none, which is an error
     where one was asked for."""
     misfits = []
-    for form in by_time(w.of.others, Source(w.tiles, shapes=w.of.wishes.typical), asked):
-        made = _with_form(w, form, asked)
-        if isinstance(made, Lowered):
-            return made
-        misfits.append((form, made))
-    if w.of.asked.form != AUTO:
+    for form in by_time(w.prepared.others, Source(w.tiles, shapes=w.prepared.wishes.typical), wanted):
+        result = _with_form(w, form, wanted)
+        if isinstance(result, Lowered):
+            return result
+        misfits.append((form, result))
+    if w.prepared.request.form != AUTO:
         raise refused(w.tiles.name, *misfits[0])
-    if w.by.by_form:
+    if w.scheduled.by_form:
         return Uncounted("; ".join(str(m) for _, m in misfits))
     why = (f"it has no {form.name} form: {m}" for form, m in misfits)
-    return _noted(w, *(Decision("form", w.of.loops.name, TRITON, x) for x in why))
+    return _noted(w, *(Decision("form", w.prepared.loops.name, TRITON, x) for x in why))
 
 
-def _with_form(w: Lowered, form: Form, asked: Wanted) -> Lowered | Unsupported:
+def _with_form(w: Lowered, form: Form, wanted: Wanted) -> Lowered | Unsupported:
     """With a form, and the exact check of what it makes of the tiles; or why there is none."""
     checked: list[Lowered] = []
 
-    def differs(made: TileProgram) -> str | None:
-        found = _checked(w, f"{form.name} form", made)
-        if isinstance(found, Differs):
-            return found.text()
-        checked.append(found)
+    def differs(tiles: TileProgram) -> str | None:
+        result = _checked(w, f"{form.name} form", tiles)
+        if isinstance(result, Differs):
+            return result.text()
+        checked.append(result)
         return None
 
-    made = made_of(form, Source(w.tiles, w.header, w.of.wishes.typical, differs), asked)
-    return replace(checked[-1] if checked else w, form=made) if isinstance(made, Made) else made
+    lowered = made_of(form, Source(w.tiles, w.header, w.prepared.wishes.typical, differs), wanted)
+    return replace(checked[-1] if checked else w, form=lowered) if isinstance(lowered, Made) else lowered
 
 
-def _as_recorded(w: Lowered, told: MeasuredForm, asked: Wanted) -> Lowered | Unsupported | None:
+def _as_recorded(w: Lowered, record: MeasuredForm, wanted: Wanted) -> Lowered | Unsupported | None:
     """With the form that records, which anybody may write, put first; None or Unsupported where there is none."""
-    form = next((f for f in w.of.others if f.name == told.choice.form), None)
+    form = next((f for f in w.prepared.others if f.name == record.choice.form), None)
     if form is None:
         return None
-    params = {**told.choice.params, **w.of.wishes.params}
-    made = _with_form(w, form, replace(asked, levers=told.choice.levers, params=params, ahead=False))
-    why = Decision("form", w.of.loops.name, form.name, f"records: {told}")
-    return made if isinstance(made, Unsupported) else _noted(made, why)
+    params = {**record.choice.params, **w.prepared.wishes.params}
+    result = _with_form(w, form, replace(wanted, levers=record.choice.levers, params=params, ahead=False))
+    why = Decision("form", w.prepared.loops.name, form.name, f"records: {record}")
+    return result if isinstance(result, Unsupported) else _noted(result, why)
 
 
 def _wanted(w: Lowered) -> Wanted:
     """What is asked of a form: with "auto", that it is not predicted to be far behind."""
-    asked, wishes = w.of.asked, w.of.wishes
-    sizes = asked.at or reference(w.of.loops, wishes.typical, wishes.bounds)
-    ahead = asked.form == AUTO and not asked.levers
-    return Wanted(asked.levers, wishes.params, sizes, w.of.machine, w.params, ahead, short_functions(w.of.loops))
+    p = w.prepared
+    request, wishes = p.request, p.wishes
+    sizes = request.at or reference(p.loops, wishes.typical, wishes.bounds)
+    ahead = request.form == AUTO and not request.levers
+    return Wanted(request.levers, wishes.params, sizes, p.machine, w.params, ahead, short_functions(p.loops))
 
 
 def _form_text(w: Lowered) -> str | None:
@@ -312,11 +314,11 @@ SHORT = 1 << 10
 def _unfit_widths(f: Fused) -> Differs | None:
     """That arithmetic on indices leaves its dtype for small sizes, but for what the expression itself does: a bound
     that meets a tile in too few bits."""
-    if not f.of.settings.draws:
+    if not f.prepared.settings.draws:
         return None
     tiles = {t.name: (1, max(t.candidates, default=SHORT)) for t in f.program.tunables}
     small = {s.name: (-SHORT, SHORT) for s in f.program.scalars} | sizes_of(f.program, SHORT)
-    own = next(unfit(f.of.definitions, small), None)
+    own = next(unfit(f.prepared.definitions, small), None)
     wrong = None if own is not None else next(unfit(f.program, {**small, **tiles}), None)
     if wrong is None:
         return None
@@ -326,9 +328,9 @@ def _unfit_widths(f: Fused) -> Differs | None:
     return Differs("fused program", ExactReport("widths of integers", 0, (), (), "rejected", 0, why, bound))
 
 
-def _checked(stage: Checked, what: str, made: Program | TileProgram) -> Checked | Differs:
+def _checked(stage: Checked, what: str, program: Program | TileProgram) -> Checked | Differs:
     """A stage with the exact check of what was made, unless that is rejected."""
-    report = _check(stage, made)
+    report = _check(stage, program)
     if report is None:
         return stage
     if report.verdict == "rejected":
@@ -336,14 +338,14 @@ def _checked(stage: Checked, what: str, made: Program | TileProgram) -> Checked 
     return replace(stage, checks={**stage.checks, what: report})
 
 
-def _check(stage: Fused, made: Program | TileProgram) -> ExactReport | None:
-    if not stage.of.settings.draws:
+def _check(stage: Fused, program: Program | TileProgram) -> ExactReport | None:
+    if not stage.prepared.settings.draws:
         return None
-    decisions = stage.by.schedule.decisions
+    decisions = stage.scheduled.schedule.decisions
     report = check(
-        stage.of.definitions,
-        made,
-        draws=stage.of.settings.draws,
+        stage.prepared.definitions,
+        program,
+        draws=stage.prepared.settings.draws,
         finite=frozenset(name for d in decisions for name in d.finite),
         ranges=[r for d in decisions for r in d.ranges],
         magnitudes=True,

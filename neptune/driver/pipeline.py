@@ -96,29 +96,30 @@ def compile(
     """
     if isinstance(template, str) and template in SEARCHES:
         by_template: Callable[..., Kernel] = import_module(SEARCHES[template]).by_template
-        of: dict[str, Any] = {"inputs": inputs, "target": target, "params": params, "shapes": shapes, "bounds": bounds}
-        of |= {"name": name, "strict": strict, "deterministic": deterministic, "batch_invariant": batch_invariant}
-        of |= {"form": form, "levers": levers}
-        return by_template(expr, **of, assume=assume, records=records)
+        return by_template(
+            expr, inputs=inputs, target=target, params=params, shapes=shapes, bounds=bounds, name=name, strict=strict,
+            deterministic=deterministic, batch_invariant=batch_invariant, assume=assume, records=records, form=form,
+            levers=levers,
+        )  # fmt: skip
     settings = config.read()
     logs.configure(settings.logs)
     chosen = target_for(target, settings)
-    said, form = form, form_for(form, chosen, settings.form, bool(deterministic or batch_invariant))
+    form_here = form_for(form, chosen, settings.form, bool(deterministic or batch_invariant))
     if levers is not None:
         loud.say_of_levers()
-    on_tiles, settled = in_two(params, levers, said or form, template)
+    on_tiles, settled = in_two(params, levers, form or form_here, template)
     loops = imported(expr, inputs, name)
     check_dtypes(loops, (gpu_target() or chosen) if chosen.kind == "cuda" and not chosen.arch else chosen)
     # By name, so that variables of a front end make no difference to the cache.
     typical, largest = checked_sizes("shapes", loops, shapes), checked_sizes("bounds", loops, bounds)
     values = checked_params(loops, on_tiles)
     granted = (assume,) if isinstance(assume, str) else tuple(assume or ())
-    asked = cache.Request(
+    request = cache.Request(
         loops, template, str(chosen), values, typical, largest, settings, machine_for(chosen).name,
-        strict=bool(strict), assume=granted, form=form, levers=settled,
+        strict=bool(strict), assume=granted, form=form_here, levers=settled,
         deterministic=bool(deterministic), batch_invariant=bool(batch_invariant),
     )  # fmt: skip
-    kernel = _compiled(with_records(asked) if records else asked)
+    kernel = _compiled(with_records(request) if records else request)
     loud.check_granted(kernel, granted)
     loud.warn(kernel)
     return kernel
@@ -129,15 +130,15 @@ def kernel_or_why(expr: Any, template: AnyTemplate = None, **options: Any) -> Ke
     return or_refusal(compile, expr, template, **options)
 
 
-def with_records(asked: cache.Request) -> cache.Request:
+def with_records(request: cache.Request) -> cache.Request:
     """A request with what was measured of its program, where the choice of a template may follow from it."""
-    if asked.template is not None or asked.deterministic or asked.batch_invariant:
-        return asked
-    machine = machine_for(parse_target(asked.target))
-    known = known_of(asked.loops, machine, asked.settings)
-    if asked.form is None or asked.levers:
+    if request.template is not None or request.deterministic or request.batch_invariant:
+        return request
+    machine = machine_for(parse_target(request.target))
+    known = known_of(request.loops, machine, request.settings)
+    if request.form is None or request.levers:
         known = replace(known, forms=())
-    return replace(asked, known=known)
+    return replace(request, known=known)
 
 
 def kept(
@@ -149,50 +150,50 @@ def kept(
     settings, chosen = config.read(), parse_target(target)
     form = form_for(None, chosen, settings.form, promised=False)
     loops, machine = imported(program, None, None), machine_for(chosen)
-    asked = cache.Request(loops, template, str(chosen), {}, {}, {}, settings, machine.name, form=form)
-    asked = with_records(asked)
+    request = cache.Request(loops, template, str(chosen), {}, {}, {}, settings, machine.name, form=form)
+    request = with_records(request)
     if variant is not None:
-        asked = _of_variant(asked, variant, forced=asked.form in FORMS)
+        request = _of_variant(request, variant, forced=request.form in FORMS)
     # One that shares the form of the kernel is compared with it where it is first called.
-    entry = None if variant is not None and SHARED in variant else cache.entry(asked)
-    return _compiled(asked) if entry is not None and decided(entry) else None
+    entry = None if variant is not None and SHARED in variant else cache.entry(request)
+    return _compiled(request) if entry is not None and decided(entry) else None
 
 
-def _of_variant(asked: cache.Request, choice: Mapping[str, Any], forced: bool) -> cache.Request:
+def _of_variant(request: cache.Request, choice: Mapping[str, Any], forced: bool) -> cache.Request:
     """The request for another variant of a kernel."""
     # What a caller gave beside tiles, such as a number of parts, holds for all of them.
-    values = {**asked.params, **choice["params"]}
-    one = replace(asked, template=choice["template"], params=values, shapes={}, at=choice.get(AT))
+    values = {**request.params, **choice["params"]}
+    one = replace(request, template=choice["template"], params=values, shapes={}, at=choice.get(AT))
     # The form that was asked for is of this kernel; another variant may have none.
-    return replace(one, known=Known(forms=asked.known.forms), form=AUTO if forced else asked.form)
+    return replace(one, known=Known(forms=request.known.forms), form=AUTO if forced else request.form)
 
 
-def _compiled(asked: cache.Request, forced: bool = False) -> Kernel:
+def _compiled(request: cache.Request, forced: bool = False) -> Kernel:
     """The kernel of a request; further variants of a family are compiled when they are used first. With `forced`
     another form than tiles runs though it is slow."""
-    settings, target = asked.settings, parse_target(asked.target)
+    settings, target = request.settings, parse_target(request.target)
 
     def make() -> Build:
         with _older_objects_kept():
             from neptune.driver.compilation import compiled
 
-            return compiled(asked, target)
+            return compiled(request, target)
 
     def variant(choice: Mapping[str, Any]) -> Kernel:
-        if SHARED in choice and asked.form == AUTO:
+        if SHARED in choice and request.form == AUTO:
             return with_verdict(sharing(kernel, choice))
-        return _compiled(_of_variant(asked, choice, forced), forced)
+        return _compiled(_of_variant(request, choice, forced), forced)
 
-    forced = forced or asked.form in FORMS
-    kernel = with_verdict(cache.cached(asked, make, variant), forced=forced)
-    if asked.form == AUTO and in_vain(kernel):
-        kernel = _compiled(replace(asked, counting=False))
+    forced = forced or request.form in FORMS
+    kernel = with_verdict(cache.cached(request, make, variant), forced=forced)
+    if request.form == AUTO and in_vain(kernel):
+        kernel = _compiled(replace(request, counting=False))
     if settings.dump is not None:
         from neptune.report.dump import dump_kernel
 
         folder = dump_kernel(settings.dump, kernel.explain(json=True), kernel._page, kernel.build.trail)
         LOG.info("dumped to %s", folder)
-    if asked.strict:
+    if request.strict:
         loud.refuse(kernel)
     return kernel
 

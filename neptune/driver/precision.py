@@ -20,7 +20,7 @@ def short_products(tiles: TileProgram) -> tuple[Decision, ...]:
 
     c += dot(x, w), of float8_e4m3fn   →   scaled_kernel: multiplies float8_e4m3fn (products)
     """
-    made = []
+    decisions = []
     for k in tiles.kernels:
         dtypes = sorted({d.a.dtype for d in dots(k)} & set(FLOAT8))
         if dtypes:
@@ -29,8 +29,8 @@ def short_products(tiles: TileProgram) -> tuple[Decision, ...]:
                 "in the asynchronous form), a tile on sm_89; these sums are added in float32\n"
                 "where that is too coarse: cast the operands to float16, then to float32, and float16 is multiplied"
             )
-            made.append(Decision("products", k.name, f"multiplies {' and '.join(dtypes)}", reason))
-    return tuple(made)
+            decisions.append(Decision("products", k.name, f"multiplies {' and '.join(dtypes)}", reason))
+    return tuple(decisions)
 
 
 def form_decisions(taken: tuple[Taken, ...]) -> tuple[Decision, ...]:
@@ -38,13 +38,13 @@ def form_decisions(taken: tuple[Taken, ...]) -> tuple[Decision, ...]:
 
     score = tanh(s)·50   →   score: tanh to an absolute error of 9.0e-07 (forms)
     """
-    made = []
+    decisions = []
     for t in taken:
         off = ", ".join(f"`{name}` by {expm1(error.size):.1e}" for name, error in t.results.items())
         verdict = " and ".join(map(_to, t.operators))
         reason = f"moves {off}, relative to the magnitudes of its summands: less than its last place"
-        made.append(Decision("forms", t.stage, verdict, reason))
-    return tuple(made)
+        decisions.append(Decision("forms", t.stage, verdict, reason))
+    return tuple(decisions)
 
 
 def _to(name: str) -> str:

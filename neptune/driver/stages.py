@@ -39,7 +39,7 @@ class Prepared:
     by what was rejected of earlier templates.
     """
 
-    asked: Request
+    request: Request
     target: Target
     machine: Machine
     definitions: Program
@@ -50,31 +50,31 @@ class Prepared:
     @property
     def loops(self) -> Program:
         """The expression as imported."""
-        return self.asked.loops
+        return self.request.loops
 
     @property
     def settings(self) -> Config:
-        return self.asked.settings
+        return self.request.settings
 
     @cached_property
     def wishes(self) -> Wishes:
         """What the caller says of sizes and parameters, and what was measured."""
-        a = self.asked
+        a = self.request
         deciding = reduced_sizes(a.loops) if a.batch_invariant else None
         return Wishes(a.shapes, a.bounds, a.params, deciding, a.known.samples, a.known.failed)
 
     @cached_property
     def others(self) -> tuple[Form, ...]:
         """The forms beside tiles that are asked for."""
-        return forms_of(self.asked.form, str(self.target))
+        return forms_of(self.request.form, str(self.target))
 
 
 @dataclass(frozen=True)
 class Attempt:
     """What one template makes of the definitions."""
 
-    of: Prepared
-    by: Scheduled
+    prepared: Prepared
+    scheduled: Scheduled
 
 
 @dataclass(frozen=True)
@@ -108,9 +108,9 @@ class Lowered(Fused):
     @cached_property
     def params(self) -> dict[str, int]:
         """The values of all free tunables, num_warps and num_stages: given, or chosen."""
-        family, wishes = self.by.family, self.of.wishes
+        family, wishes = self.scheduled.family, self.prepared.wishes
         choice = None if family is None else family.choices[0].params
-        return resolve_params(self.tiles, wishes.params, wishes.typical, self.of.machine, choice)
+        return resolve_params(self.tiles, wishes.params, wishes.typical, self.prepared.machine, choice)
 
 
 @dataclass(frozen=True)

@@ -238,12 +238,12 @@ def handle(header: Json, _body: bytes) -> tuple[Json, bytes]:
         kernel = compile(parse_program(header["program"]), header["template"], target=header["target"])
         if header["variant"] is not None:
             kernel = kernel.variants[header["variant"]].kernel
-        of = kernel.executable
-        sizes = {s.name: header["sizes"][s.name] for s in of.loops.scalars if s.name in header["sizes"]}
+        executable = kernel.executable
+        sizes = {s.name: header["sizes"][s.name] for s in executable.loops.scalars if s.name in header["sizes"]}
         if sizes:
             # Its verdict and its times as well: a variant is judged where it is made. Where it cannot be made another
             # serves these sizes, and the kernel is still the better one.
-            warm_up(of if of.members is None else of.members.of(sizes), sizes)
+            warm_up(executable if executable.members is None else executable.members.of(sizes), sizes)
     except Exception as error:
         line = (str(error).strip().splitlines() or [""])[0]
         return {"failed": f"{type(error).__name__}: {line:.300}"}, b""

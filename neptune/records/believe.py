@@ -60,14 +60,14 @@ def best(
     for r in records:
         if r.structure == structure and r.device == device and r.bucket == bucket_of(sizes):
             origins[_origin(r, sizes, versions)][r.choice].extend(r.us)
-    found: dict[Choice, tuple[float, float]] = {}
+    known: dict[Choice, tuple[float, float]] = {}
     for origin in sorted(origins):
         times = {choice: median(us) for choice, us in origins[origin].items()}
-        scale = _scale(times, {choice: us for choice, (us, _) in found.items()})
+        scale = _scale(times, {choice: us for choice, (us, _) in known.items()})
         for choice, us in times.items():
-            found.setdefault(choice, (us * scale, 1 / origin.doubt))
-    said = [Belief(choice, us, weight) for choice, (us, weight) in found.items()]
-    return sorted(said, key=lambda b: (-b.weight, b.us))
+            known.setdefault(choice, (us * scale, 1 / origin.doubt))
+    beliefs = [Belief(choice, us, weight) for choice, (us, weight) in known.items()]
+    return sorted(beliefs, key=lambda b: (-b.weight, b.us))
 
 
 def _scale(times: Mapping[Choice, float], known: Mapping[Choice, float]) -> float:

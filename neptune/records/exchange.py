@@ -55,17 +55,17 @@ def user_store() -> Store:
 
 
 @public
-def of_program(records: Sequence[R], asked: str, program: str) -> list[R]:
+def of_program(records: Sequence[R], request: str, program: str) -> list[R]:
     """The records of a program, by the first digits of its structure or by its name.
 
     Raises RecordError where there is none.
     """
-    found = [r for r in records if program and (r.name == program or r.structure.startswith(program))]
-    if not found:
+    own = [r for r in records if program and (r.name == program or r.structure.startswith(program))]
+    if not own:
         known = sorted({r.name or r.structure[:DIGITS_TO_NAME] for r in records})
         wrong = f"no record is of a program {program!r}"
-        raise RecordError(asked, wrong, legal=known[:MANY], hint="neptune cache ls")
-    return found
+        raise RecordError(request, wrong, legal=known[:MANY], hint="neptune cache ls")
+    return own
 
 
 @public
@@ -74,10 +74,10 @@ def export_records(store: Store, to: Path, structures: Sequence[str] = ()) -> Co
 
     Raises RecordError where the file cannot be written.
     """
-    asked = f"export records to {to}"
+    request = f"export records to {to}"
     lines, unreadable = _readable(store.lines())
     wanted = [r.line()[:-1] for r in lines if not structures or _of_structures(r, structures)]
-    with _refused(asked, to):
+    with _refused(request, to):
         replace(to, wanted)
     return Counts(len(wanted), 0, len(lines) - len(wanted), unreadable)
 
@@ -88,13 +88,13 @@ def import_records(store: Store, paths: Sequence[Path]) -> Counts:
 
     Raises RecordError where a file cannot be read or holds no record, and where the store cannot be written.
     """
-    asked = f"import records from {_named(paths)}"
-    found, unreadable = _gathered(asked, paths)
+    request = f"import records from {_named(paths)}"
+    records, unreadable = _gathered(request, paths)
     here = {r.line() for r in _readable(store.lines())[0]}
-    fresh = [r for r in found if r.line() not in here]
-    with _refused(asked, store.path):
+    fresh = [r for r in records if r.line() not in here]
+    with _refused(request, store.path):
         store.extend(fresh)
-    return Counts(len(fresh), len(found) - len(fresh), 0, unreadable)
+    return Counts(len(fresh), len(records) - len(fresh), 0, unreadable)
 
 
 @public
@@ -103,11 +103,11 @@ def merge_records(paths: Sequence[Path], to: Path) -> Counts:
 
     Raises RecordError where a file cannot be read or holds no record, and where the result cannot be written.
     """
-    asked = f"merge records of {_named(paths)} into {to}"
-    found, unreadable = _gathered(asked, paths)
-    with _refused(asked, to):
-        replace(to, (r.line()[:-1] for r in found))
-    return Counts(len(found), 0, 0, unreadable)
+    request = f"merge records of {_named(paths)} into {to}"
+    records, unreadable = _gathered(request, paths)
+    with _refused(request, to):
+        replace(to, (r.line()[:-1] for r in records))
+    return Counts(len(records), 0, 0, unreadable)
 
 
 @public
@@ -117,20 +117,20 @@ def prune_records(store: Store, keep: int, failed: bool = False) -> Counts:
 
     Raises RecordError where `keep` is no number of records, and where the store cannot be written.
     """
-    asked = f"prune records, {keep=}"
+    request = f"prune records, {keep=}"
     if keep < 1:
-        raise RecordError(asked, "this keeps no record", legal=("1", "2", "…"))
+        raise RecordError(request, "this keeps no record", legal=("1", "2", "…"))
     counts = Counts()
 
     def choose(lines: list[bytes]) -> Iterator[bytes]:
         nonlocal counts
-        found, unreadable = _readable(lines)
-        dropped = _dropped([r for r in found if isinstance(r, Record)], keep)
-        dropped |= {id(r) for r in found if failed and isinstance(r, Failure)}
-        counts = Counts(len(found) - len(dropped), 0, len(dropped), unreadable)
-        return (r.line()[:-1] for r in found if id(r) not in dropped)
+        readable, unreadable = _readable(lines)
+        dropped = _dropped([r for r in readable if isinstance(r, Record)], keep)
+        dropped |= {id(r) for r in readable if failed and isinstance(r, Failure)}
+        counts = Counts(len(readable) - len(dropped), 0, len(dropped), unreadable)
+        return (r.line()[:-1] for r in readable if id(r) not in dropped)
 
-    with _refused(asked, store.path):
+    with _refused(request, store.path):
         store.rewrite(choose)
     return counts
 
@@ -156,35 +156,35 @@ def _of_structures(line: Line, structures: Sequence[str]) -> bool:
 def _readable(lines: Iterable[bytes]) -> tuple[list[Line], int]:
     """The records of lines, and how many lines are none; an empty line is nothing."""
     parsed = [parse(line) for line in lines if line.strip()]
-    found = [r for r in parsed if r is not None]
-    return found, len(parsed) - len(found)
+    records = [r for r in parsed if r is not None]
+    return records, len(parsed) - len(records)
 
 
-def _gathered(asked: str, paths: Sequence[Path]) -> tuple[list[Line], int]:
+def _gathered(request: str, paths: Sequence[Path]) -> tuple[list[Line], int]:
     """The records of files and folders, each once."""
     every: dict[bytes, Line] = {}
     unreadable = 0
     for path in paths:
         file = path / FOLDER / FILE if path.is_dir() else path
-        with _refused(asked, file):
+        with _refused(request, file):
             if not stat.S_ISREG(file.stat().st_mode):
                 # A device, a pipe or a folder: it may have no end.
                 raise OSError(errno.EINVAL, "it is no regular file")
-            found, bad = _readable(lines_of(os.open(file, os.O_RDONLY | os.O_NONBLOCK)))
-        if not found:
-            raise RecordError(asked, f"{file} holds no record", hint="a file that `neptune cache export` wrote")
-        every |= {r.line(): r for r in found}
+            records, bad = _readable(lines_of(os.open(file, os.O_RDONLY | os.O_NONBLOCK)))
+        if not records:
+            raise RecordError(request, f"{file} holds no record", hint="a file that `neptune cache export` wrote")
+        every |= {r.line(): r for r in records}
         unreadable += bad
     return list(every.values()), unreadable
 
 
 @contextlib.contextmanager
-def _refused(asked: str, file: Path | None) -> Iterator[None]:
+def _refused(request: str, file: Path | None) -> Iterator[None]:
     """What the disk refuses, as an error of the user's."""
     try:
         yield
     except OSError as error:
-        raise RecordError(asked, f"{file}: {error.strerror or error}; nothing was changed") from None
+        raise RecordError(request, f"{file}: {error.strerror or error}; nothing was changed") from None
 
 
 def _named(paths: Sequence[Path]) -> str:

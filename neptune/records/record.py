@@ -190,14 +190,14 @@ def parse(line: bytes) -> Said | Unknown | None:
     if head is None:
         return None
     try:
-        said = _DECODER.decode(line.decode("ascii"))
-        made = KINDS.get(said["kind"])
-        if head[1] != b"%d" % SCHEMA or made is None:
+        values = _DECODER.decode(line.decode("ascii"))
+        kind = KINDS.get(values["kind"])
+        if head[1] != b"%d" % SCHEMA or kind is None:
             return Unknown(line)
-        if said.keys() != {"record", "structure", "device", "kind", *RESTS[made]}:
+        if values.keys() != {"record", "structure", "device", "kind", *RESTS[kind]}:
             return None
-        del said["record"]
-        return made(**said) if fault(said) is None else None
+        del values["record"]
+        return kind(**values) if fault(values) is None else None
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
 
@@ -207,10 +207,10 @@ def parse(line: bytes) -> Said | Unknown | None:
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """An object whose keys differ: of two values for one, readers may take either."""
-    said = dict(pairs)
-    if len(said) != len(pairs):
+    values = dict(pairs)
+    if len(values) != len(pairs):
         raise ValueError
-    return said
+    return values
 
 
 def _refuse(_text: str) -> None:

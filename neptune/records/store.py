@@ -168,8 +168,8 @@ def lines_of(fd: int, head: bytes = b"") -> Iterator[bytes]:
     with open(fd, "rb", buffering=0) as file:
         rest = b""
         while chunk := file.read(CHUNK):
-            whole, end, chunk = (rest + chunk).rpartition(b"\n")
-            yield from _begin(whole, head) if end else ()
+            complete, end, chunk = (rest + chunk).rpartition(b"\n")
+            yield from _begin(complete, head) if end else ()
             rest = chunk
         yield from _begin(rest, head) if rest else ()
 
@@ -179,13 +179,13 @@ def _begin(text: bytes, head: bytes) -> Iterator[bytes]:
     if not head:
         yield from text.split(b"\n")
         return
-    at = text.find(head)
-    while at >= 0:
-        end = text.find(b"\n", at)
+    begin = text.find(head)
+    while begin >= 0:
+        end = text.find(b"\n", begin)
         end = len(text) if end < 0 else end
-        if at == 0 or text[at - 1] == ord("\n"):
-            yield text[at:end]
-        at = text.find(head, end)
+        if begin == 0 or text[begin - 1] == ord("\n"):
+            yield text[begin:end]
+        begin = text.find(head, end)
 
 
 # --- writing -------------------------------------------------------------------------------------

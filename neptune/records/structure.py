@@ -100,8 +100,8 @@ class _Renamer:
         action = retarget(map_action(s.action, lambda e: self.expr(e, loops)), self.buffers)
         when = None if s.when is None else self.expr(s.when, loops)
         # What a stage was made of may be a buffer.
-        made = None if s.made is None else replace(s.made, of=self.stages.get(s.made.of, s.made.of))
-        return replace(s, name=self.stages[s.name], action=action, when=when, made=made)
+        provenance = None if s.made is None else replace(s.made, of=self.stages.get(s.made.of, s.made.of))
+        return replace(s, name=self.stages[s.name], action=action, when=when, made=provenance)
 
     def stmt(self, s: Stmt, loops: Mapping[str, str]) -> Stmt:
         match s:

@@ -72,13 +72,15 @@ def _lead(e: dict[str, Any]) -> Iterator[str]:
     for k in e["kernels"]:
         products = Counter(k.get("products", ()))
         unit = "on the matrix unit" if set(products) - {"float32"} else "off the matrix unit"
-        of = ", ".join(f"{_count(n, 'product')} in {dtype}" for dtype, n in products.items()) or "no products of tiles"
+        factors = (
+            ", ".join(f"{_count(n, 'product')} in {dtype}" for dtype, n in products.items()) or "no products of tiles"
+        )
         count = f"; {_count(programs[k['name']], 'program')}{_at(p['sizes'])}" if k["name"] in programs else ""
-        yield f"  {k['name']}: {unit} ({of}){count}"
+        yield f"  {k['name']}: {unit} ({factors}){count}"
 
 
-def _warning_lines(found: Iterable[dict[str, str]]) -> Iterator[str]:
-    for w in found:
+def _warning_lines(warnings: Iterable[dict[str, str]]) -> Iterator[str]:
+    for w in warnings:
         yield f"warning: {w['message']} ({w['code']})"
         yield f"  try: {w['remedy']}"
 
@@ -86,8 +88,8 @@ def _warning_lines(found: Iterable[dict[str, str]]) -> Iterator[str]:
 def _prediction_lines(p: dict[str, Any] | None) -> Iterator[str]:
     if p is None:
         return
-    at = _at(p["sizes"]) + ("" if p["given"] or not p["sizes"] else ", usual sizes: shapes= names others")
-    yield from ("", f"predicted {p['us']:.1f} µs on {p['machine']}{at}, bound by {p['bound']}")
+    sizes = _at(p["sizes"]) + ("" if p["given"] or not p["sizes"] else ", usual sizes: shapes= names others")
+    yield from ("", f"predicted {p['us']:.1f} µs on {p['machine']}{sizes}, bound by {p['bound']}")
     for k in p["kernels"]:
         yield f"  {k['name']}: {k['us']:.1f} µs, bound by {k['bound']}; the busiest unit is {k['share']:.0%} busy"
         count = f"{_count(k['programs'], 'program')} in {k['waves']:.1f} waves"
@@ -160,8 +162,8 @@ def _decision_lines(decisions: list[dict[str, Any]]) -> Iterator[str]:
                 yield f"    {'proved' if k == 0 else '':<8}{proof}"
 
 
-def _assumption_lines(found: Iterable[dict[str, Any]]) -> Iterator[str]:
-    for k, a in enumerate(found):
+def _assumption_lines(assumptions: Iterable[dict[str, Any]]) -> Iterator[str]:
+    for k, a in enumerate(assumptions):
         yield from ("", "assumptions: what nothing proves") if k == 0 else ()
         yield f"  {a['name']}: {'granted' if a['granted'] else 'not granted (assume=)'}"
         yield f"    {a['text']}"

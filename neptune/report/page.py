@@ -102,18 +102,17 @@ def _head(e: dict[str, Any]) -> str:
         "repaired reduction" + "s" * (repaired != 1): repaired,
     }
     tiles = "".join(f"<div><b>{escape(str(n))}</b><span>{name}</span></div>" for name, n in facts.items())
-    said = f"for <b>{escape(e['target'])}</b>, by template <b>{escape(e['template'])}</b>"
-    return (
-        f'<h1>{escape(e["name"])}</h1>\n<p class="soft">{said}</p>\n<dl>{terms}</dl>\n<div class="tiles">{tiles}</div>'
-    )
+    lead = f"for <b>{escape(e['target'])}</b>, by template <b>{escape(e['template'])}</b>"
+    title = f'<h1>{escape(e["name"])}</h1>\n<p class="soft">{lead}</p>'
+    return f'{title}\n<dl>{terms}</dl>\n<div class="tiles">{tiles}</div>'
 
 
 def _predicted(p: dict[str, Any] | None) -> str:
     """The time that the cost model predicts, and what bounds it."""
     if p is None:
         return ""
-    at = f" at {_pairs(p['sizes'])}" if p["sizes"] else ""
-    return f"{p['us']:.1f} µs on {escape(p['machine'])}{at}, bound by {escape(p['bound'])}"
+    sizes = f" at {_pairs(p['sizes'])}" if p["sizes"] else ""
+    return f"{p['us']:.1f} µs on {escape(p['machine'])}{sizes}, bound by {escape(p['bound'])}"
 
 
 def versions() -> Iterator[str]:

@@ -48,11 +48,11 @@ class Resources:
 def resources(executable: Executable, target: str | None) -> list[Resources]:
     """The numbers of each kernel: of those in another form first, where the target has that form, then of all in the
     Triton form. TargetError as `compiled`."""
-    of = executable.artifact.form
+    form = executable.artifact.form
     others = [
-        Resources(x.name, x.registers, x.spill_bytes, x.shared_bytes, x.matrix, x.warnings, of.name, x.roles)
+        Resources(x.name, x.registers, x.spill_bytes, x.shared_bytes, x.matrix, x.warnings, form.name, x.roles)
         for x in inspected(executable, _architecture(executable, target))
-        if of is not None
+        if form is not None
     ]
     return [*others, *map(resources_of, compiled(executable, target))]
 
@@ -66,13 +66,13 @@ def asm(executable: Executable, target: str | None, form: str | None) -> dict[st
     """The assembly of each kernel by name, in one form: None is what dense tensors on 16 bytes take, kernels that have
     no other form are in Triton's. TargetError as `compiled`, and for a form that is none."""
     chosen = _architecture(executable, target)
-    of = executable.artifact.form
-    own = None if of is None or of.architecture != str(chosen) else of.name
+    data = executable.artifact.form
+    own = None if data is None or data.architecture != str(chosen) else data.name
     legal = (TRITON, *((own,) if own else ()))
     if form is not None and form not in legal:
-        asked = f"assembly of `{executable.artifact.name}` for {chosen} with form={form!r}"
+        request = f"assembly of `{executable.artifact.name}` for {chosen} with form={form!r}"
         hint = " or ".join(f'form="{name}"' for name in FORMS)
-        raise TargetError(asked, "it has no such form there", legal=legal, hint=f"compile with {hint}")
+        raise TargetError(request, "it has no such form there", legal=legal, hint=f"compile with {hint}")
     texts = {} if form == own and own else {c.name: c.asm for c in compiled(executable, target)}
     if form != TRITON:
         texts |= {x.name: x.asm for x in inspected(executable, chosen)}
@@ -81,11 +81,11 @@ def asm(executable: Executable, target: str | None, form: str | None) -> dict[st
 
 def inspected(executable: Executable, target: Target) -> Sequence[Inspected]:
     """The kernels in another form that a kernel has for a target, compiled once."""
-    of = executable.artifact.form
-    if of is None or of.architecture != str(target) or of.name not in FORMS:
+    form = executable.artifact.form
+    if form is None or form.architecture != str(target) or form.name not in FORMS:
         return ()
     if executable not in _inspected:
-        _inspected[executable] = FORMS[of.name]().inspect(of)
+        _inspected[executable] = FORMS[form.name]().inspect(form)
     return _inspected[executable]
 
 

@@ -91,20 +91,20 @@ def graph_of(explanation: Mapping[str, Any]) -> Graph | None:
     return parse_graph(text) if text else None
 
 
-def lines(said: Mapping[str, Any] | None) -> Iterator[str]:
+def lines(entry: Mapping[str, Any] | None) -> Iterator[str]:
     """The section of an explanation, from what `Report.json` gave."""
-    if said is None:
+    if entry is None:
         return
-    yield from ("", "graph: " + said["why"])
-    ways = [Way(**w) for w in (said["found"], said["template"]) if w is not None]
+    yield from ("", "graph: " + entry["why"])
+    ways = [Way(**w) for w in (entry["found"], entry["template"]) if w is not None]
     yield f"  predicted: {', '.join(map(str, ways))}"
-    yield from (f"  {line}" for line in said["graph"].splitlines())
-    yield from _listed("  algebra", said["algebra"])
-    yield from _listed("  verified", [f"{t['name']}: {t['verdict']}" for t in said["tiers"]])
-    yield from _listed("  estimated to be faster, and refused", said["refused"][:SHOWN])
-    yield f"  searched: {_numbers(said)}"
+    yield from (f"  {line}" for line in entry["graph"].splitlines())
+    yield from _listed("  algebra", entry["algebra"])
+    yield from _listed("  verified", [f"{t['name']}: {t['verdict']}" for t in entry["tiers"]])
+    yield from _listed("  estimated to be faster, and refused", entry["refused"][:SHOWN])
+    yield f"  searched: {_numbers(entry)}"
     # What an earlier version has kept says nothing of it.
-    steps = [f"{t['step']} in {t['seconds']:.1f} s" for t in said.get("took", ())]
+    steps = [f"{t['step']} in {t['seconds']:.1f} s" for t in entry.get("took", ())]
     if steps:
         yield f"  took: {'; '.join(steps)}"
 
@@ -115,11 +115,11 @@ def _listed(heading: str, texts: Sequence[str]) -> Iterator[str]:
         yield from (f"    {text}" for text in texts)
 
 
-def _numbers(said: Mapping[str, Any]) -> str:
-    if said["recorded"]:
+def _numbers(entry: Mapping[str, Any]) -> str:
+    if entry["recorded"]:
         return "nothing, since a record has the graph"
-    counts = [f"{n} {name.replace('_', ' ')}" for name, n in said["numbers"].items() if name != "milliseconds"]
-    bounds = ", ".join(f"{name}={n}" for name, n in said["bounds"].items())
-    end = "everything" if said["exhausted"] else "not everything"
-    took = f"{said['numbers'].get('milliseconds', 0) / 1e3:.1f} s"
+    counts = [f"{n} {name.replace('_', ' ')}" for name, n in entry["numbers"].items() if name != "milliseconds"]
+    bounds = ", ".join(f"{name}={n}" for name, n in entry["bounds"].items())
+    end = "everything" if entry["exhausted"] else "not everything"
+    took = f"{entry['numbers'].get('milliseconds', 0) / 1e3:.1f} s"
     return f"{', '.join(counts) or 'nothing'} in {took}; {end} within {bounds or 'its bounds'}"

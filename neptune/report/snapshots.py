@@ -32,8 +32,8 @@ class Snapshot:
     @property
     def text(self) -> str:
         """The form as text: IR, Triton source, or what a check says."""
-        made = self.made
-        return report_text(made) if isinstance(made, ExactReport) else str(made)
+        form = self.made
+        return report_text(form) if isinstance(form, ExactReport) else str(form)
 
 
 def report_text(r: ExactReport) -> str:

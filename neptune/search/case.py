@@ -108,8 +108,8 @@ class Case:
 
 def predicted_us(kernel: Kernel) -> float | None:
     """What the cost model predicts of a kernel, None where it says nothing."""
-    said = kernel.explain(json=True).get(PREDICTION)
-    return None if said is None else float(said["us"])
+    prediction = kernel.explain(json=True).get(PREDICTION)
+    return None if prediction is None else float(prediction["us"])
 
 
 def first_lines(wrong: Exception | str) -> str:

@@ -30,12 +30,12 @@ def kernel_of_parts(case: Case, why: str) -> Optimized:
     kept = Discoveries(how.records, case.machine.device, {**how.numbers, "max_kernels": 1, "part": 1})
     with case.timing("parts, searched"):
         seconds, bounds = SEARCHED * case.clock.seconds, replace(how.bounds, max_kernels=1)
-        found = partitioned(case.loops, case.sizes, case.machine, seconds, how.safe, kept, how.progress, bounds)
+        partition = partitioned(case.loops, case.sizes, case.machine, seconds, how.safe, kept, how.progress, bounds)
     with case.timing("parts, verified"):
-        found, tiers, refused = _verified(found, case)
-    if not served(found):
+        partition, tiers, refused = _verified(partition, case)
+    if not served(partition):
         return case.template_kernel(f"none, {why}; nor has any part of it", refused=refused)
-    lowered = found.lowered(how.safe)
+    lowered = partition.lowered(how.safe)
     with case.timing("parts, compiled"):
         kernel = lowered if isinstance(lowered, NeptuneError) else case.kernel(lowered.template)
     if isinstance(kernel, NeptuneError):
@@ -44,14 +44,14 @@ def kernel_of_parts(case: Case, why: str) -> Optimized:
     if us is None or (case.template.us is not None and CLOSE * us >= case.template.us):
         why = f"{NO_BETTER}, neither as a whole ({why}) nor in parts"
         return case.template_kernel(why, refused=refused)
-    return Optimized(kernel, _report(found, [*tiers, *compiled_tiers(kernel)], refused, case, us))
+    return Optimized(kernel, _report(partition, [*tiers, *compiled_tiers(kernel)], refused, case, us))
 
 
-def _verified(found: Partition, case: Case) -> tuple[Partition, list[Tier], list[str]]:
+def _verified(partition: Partition, case: Case) -> tuple[Partition, list[Tier], list[str]]:
     """The parts with the graphs that every tier accepts, the longest parts first, as far as the time allows and one at
     least; a part whose graph is not is a kernel a stage. What was said of each, and why others are refused."""
     known: dict[tuple[str, str], Verdict] = {}
-    parts, tiers, refused = list(found.parts), list[Tier](), list[str]()
+    parts, tiers, refused = list(partition.parts), list[Tier](), list[str]()
     for k in sorted(range(len(parts)), key=lambda k: -len(stages(parts[k].program.body))):
         part = parts[k]
         if part.graph is None:
@@ -69,22 +69,22 @@ def _verified(found: Partition, case: Case) -> tuple[Partition, list[Tier], list
             why = verdict.why
         refused.append(f"{_named(part)}: {why}")
         parts[k] = replace(part, graph=None, us=inf)
-    return replace(found, parts=tuple(parts)), tiers, refused
+    return replace(partition, parts=tuple(parts)), tiers, refused
 
 
-def _report(found: Partition, tiers: list[Tier], refused: list[str], case: Case, us: float) -> Report:
+def _report(partition: Partition, tiers: list[Tier], refused: list[str], case: Case, us: float) -> Report:
     """What explain() says of a kernel that was made of parts."""
-    graphs = sum(p.graph is not None for p in found.parts)
-    why = f"of {graphs} of {len(found.parts)} parts, found by search; the others are kernels of their own"
+    graphs = sum(p.graph is not None for p in partition.parts)
+    why = f"of {graphs} of {len(partition.parts)} parts, found by search; the others are kernels of their own"
     parts = [
         f"{_named(p)}: {'a graph' if p.graph is not None else 'a kernel a stage'}"
         + (f", {p.us:.1f} µs" if isfinite(p.us) else "")
-        for p in found.parts
+        for p in partition.parts
     ]
-    numbers = {"parts_searched": found.searches, "parts_like_others": found.shared}
-    numbers |= {"parts_of_records": found.recorded, "parts_without_time": found.skipped}
-    of, recorded = Way("parts", us), not found.searches and bool(found.recorded)
-    return Report("", why, case.template, of, parts, tiers, refused, numbers, case.how.numbers, recorded=recorded)
+    numbers = {"parts_searched": partition.searches, "parts_like_others": partition.shared}
+    numbers |= {"parts_of_records": partition.recorded, "parts_without_time": partition.skipped}
+    way, recorded = Way("parts", us), not partition.searches and bool(partition.recorded)
+    return Report("", why, case.template, way, parts, tiers, refused, numbers, case.how.numbers, recorded=recorded)
 
 
 def _named(part: Part) -> str:
@@ -92,6 +92,6 @@ def _named(part: Part) -> str:
     return names[0] if len(names) == 1 else f"{names[0]} … {names[-1]}"
 
 
-def served(found: Partition) -> bool:
+def served(partition: Partition) -> bool:
     """True where a part of several stages has a graph."""
-    return any(p.graph is not None and len(stages(p.program.body)) > 1 for p in found.parts)
+    return any(p.graph is not None and len(stages(p.program.body)) > 1 for p in partition.parts)

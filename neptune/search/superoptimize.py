@@ -97,15 +97,15 @@ def options_of(
     progress: OnProgress | None,
 ) -> Options:
     """The options of a caller. NeptuneError for a budget or a number that is none."""
-    asked = "superoptimize"
+    request = "superoptimize"
     bounds = Bounds(
-        checked_count("max_block_ops", "operators", max_block_ops, asked) or Bounds.max_block_ops,
-        checked_count("max_kernels", "kernels", max_kernels, asked) or Bounds.max_kernels,
+        checked_count("max_block_ops", "operators", max_block_ops, request) or Bounds.max_block_ops,
+        checked_count("max_kernels", "kernels", max_kernels, request) or Bounds.max_kernels,
     )
-    many = checked_count("workers", "processes", workers, asked) or 1
-    draws = checked_count("seed", "a generator", seed, asked, least=0) or 0
+    many = checked_count("workers", "processes", workers, request) or 1
+    draws = checked_count("seed", "a generator", seed, request, least=0) or 0
     store = None if records is False else Store(config.read().cache_dir)
-    return Options(seconds_of(budget, asked, least=0), bounds, draws, many, bool(safe), store, progress)
+    return Options(seconds_of(budget, request, least=0), bounds, draws, many, bool(safe), store, progress)
 
 
 def by_template(expr: Any, **options: Any) -> Kernel:

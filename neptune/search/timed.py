@@ -89,7 +89,7 @@ class Stopwatch:
 
     def _kept(self, us: list[float], template: str, params: Mapping[str, int]) -> float:
         if self.records is not None and self.records.root is not None:
-            made = Record(
+            record = Record(
                 structure=structure_of(self.loops),
                 device=self.device,
                 template=template,
@@ -99,5 +99,5 @@ class Stopwatch:
                 versions=versions(),
                 name=self.loops.name,
             )
-            self.records.append(made)
+            self.records.append(record)
         return median(us)

@@ -60,12 +60,12 @@ class Whole:
         if search.search.interrupted:
             given -= case.clock.left
             case.clock = Worked((1 - SEARCHED) * given)
-        made = self._best(search)
+        result = self._best(search)
         exhausted = search.search.exhausted
-        numbers = {**counts_of(search), **made.report.numbers}
-        report = replace(made.report, numbers=numbers, bounds=self.how.numbers, exhausted=exhausted)
+        numbers = {**counts_of(search), **result.report.numbers}
+        report = replace(result.report, numbers=numbers, bounds=self.how.numbers, exhausted=exhausted)
         self._keep(report, given)
-        return replace(made, report=report)
+        return replace(result, report=report)
 
     def _best(self, search: Optimizer) -> Optimized:
         """The kernel of the graph that the model predicts to be fastest and every check accepts."""
@@ -83,28 +83,28 @@ class Whole:
             if k and not self.case.clock.left:
                 refused.append(f"{counted(len(better) - k, 'further graph')}: not compiled, since the time was over")
                 break
-            made = self._compiled(way, refused)
-            if isinstance(made, Optimized):
-                return replace(made, ways=tuple(ways))
-            refused.append(made)
+            result = self._compiled(way, refused)
+            if isinstance(result, Optimized):
+                return replace(result, ways=tuple(ways))
+            refused.append(result)
         refused = [*off_unit(ways, self.case.template), *refused]
         return replace(self.case.template_kernel(NO_BETTER, refused=refused), ways=tuple(ways))
 
     def _ways(self, search: Optimizer, refused: list[str]) -> list[Lowering]:
         """The best candidates as the compiler takes them, the fastest first, as far as the time allows."""
-        found: list[Lowering] = []
+        lowerings: list[Lowering] = []
         for candidate in search.ranking():
-            if len(found) == BEST or (found and not self.case.clock.left):
+            if len(lowerings) == BEST or (lowerings and not self.case.clock.left):
                 break
             try:
-                made = predicted(candidate, self.case.loops, self.goal, self.how.safe)
+                lowering = predicted(candidate, self.case.loops, self.goal, self.how.safe)
             except KeyboardInterrupt:
                 break
-            if isinstance(made, Lowering):
-                found.append(made)
+            if isinstance(lowering, Lowering):
+                lowerings.append(lowering)
             else:
-                refused.append(f"{candidate.cost.us:.1f} µs: {made}")
-        return sorted(found, key=lambda way: way.prediction.us)
+                refused.append(f"{candidate.cost.us:.1f} µs: {lowering}")
+        return sorted(lowerings, key=lambda way: way.prediction.us)
 
     def _measured(self, ways: list[Lowering], refused: list[str]) -> Optimized:
         """The kernel of the graph that is measured to be fastest, of those that compile in the time that is left."""
@@ -120,11 +120,11 @@ class Whole:
         for us, way, kernel in took:
             if CLOSE * us >= least:
                 break
-            made = self._compiled(way, refused, kernel)
-            if isinstance(made, Optimized):
-                found = Way("graph", predicted_us(kernel), us)
-                return replace(made, report=replace(made.report, found=found, numbers=timed))
-            refused.append(made)
+            result = self._compiled(way, refused, kernel)
+            if isinstance(result, Optimized):
+                graph = Way("graph", predicted_us(kernel), us)
+                return replace(result, report=replace(result.report, found=graph, numbers=timed))
+            refused.append(result)
         return case.template_kernel(NO_FASTER, refused=refused, numbers=timed)
 
     def _kernel(self, way: Lowering) -> Kernel | NeptuneError:
@@ -140,11 +140,11 @@ class Whole:
             return first_lines(f"graph `{way.candidate.graph.name}`\n{verdict.why}")
         if kernel is None:
             with self.case.timing(f"graph of {way.prediction.us:.1f} µs, compiled"):
-                made = self._kernel(way)
-            if isinstance(made, NeptuneError):
-                return first_lines(made)
-            kernel = made
-        found = Way("graph", predicted_us(kernel))
+                compiled = self._kernel(way)
+            if isinstance(compiled, NeptuneError):
+                return first_lines(compiled)
+            kernel = compiled
+        graph = Way("graph", predicted_us(kernel))
         tiers = [
             Tier(f"{t.name} before the repair" if repaired and t.name == "gate" else t.name, verdict_text(t))
             for t in verdict.tiers
@@ -152,7 +152,7 @@ class Whole:
         tiers += compiled_tiers(kernel)
         text = print_graph(with_threads(way.candidate.graph))
         algebra = [print_stage(s) for s in stages(way.lowered.definitions.body)]
-        report = Report(text, "found by search", self.case.template, found, algebra, tiers, refused)
+        report = Report(text, "found by search", self.case.template, graph, algebra, tiers, refused)
         return Optimized(kernel, report, (way,))
 
     @cached_property
@@ -168,10 +168,10 @@ class Whole:
             why = f"{NO_FASTER}, as a record says" if known.numbers.get("timed") else NOT_FOUND
             return case.template_kernel(why, recorded=True)
         kept = graph_of(known, case.loops)
-        made = "it cannot be read" if kept is None else self._again(kept, known)
-        if isinstance(made, Optimized):
-            return made
-        return case.template_kernel(f"none, since that of a record is refused: {made}", recorded=True)
+        result = "it cannot be read" if kept is None else self._again(kept, known)
+        if isinstance(result, Optimized):
+            return result
+        return case.template_kernel(f"none, since that of a record is refused: {result}", recorded=True)
 
     def _again(self, kept: Graph, known: Discovery) -> Optimized | str:
         """The kernel of a graph that a record has; else why it is refused."""
@@ -186,11 +186,11 @@ class Whole:
         way = predicted(candidate_of(graph, outcome, self.goal), self.case.loops, self.goal, self.how.safe)
         if isinstance(way, str):
             return way
-        made = self._compiled(way, [])
-        if isinstance(made, str):
-            return made
-        found = replace(made.report.found or Way("graph", None), measured=recorded_us(known, "graph"))
-        return replace(made, report=replace(made.report, found=found, recorded=True))
+        result = self._compiled(way, [])
+        if isinstance(result, str):
+            return result
+        graph_way = replace(result.report.found or Way("graph", None), measured=recorded_us(known, "graph"))
+        return replace(result, report=replace(result.report, found=graph_way, recorded=True))
 
     def _keep(self, report: Report, given: float) -> None:
         """Keep what a search came to in the seconds that it was given: fewer where it was interrupted."""
@@ -214,19 +214,19 @@ def recorded_us(known: Discovery, side: str) -> float | None:
     return None if ns is None else ns / 1e3
 
 
-def verdict_text(of: Verified) -> str:
+def verdict_text(tier: Verified) -> str:
     """A tier of a verdict, with its draws and seeds. A bound is in its text."""
-    draws = f"{of.draws} draws" if of.draws else ""
-    seeds = f"seeds {', '.join(map(str, of.seeds))}" if of.seeds else ""
-    return "; ".join(filter(None, (f"{of.outcome}: {of.text}", draws, seeds)))
+    draws = f"{tier.draws} draws" if tier.draws else ""
+    seeds = f"seeds {', '.join(map(str, tier.seeds))}" if tier.seeds else ""
+    return "; ".join(filter(None, (f"{tier.outcome}: {tier.text}", draws, seeds)))
 
 
 def counts_of(search: Optimizer) -> dict[str, int]:
     """What a search did, as whole numbers."""
     counts = search.search.counts
     pruned = {f"pruned_by_{kind}": n for kind, n in sorted(counts.prunes.items())}
-    of = {"states": counts.states, "tries": counts.tries, "verified": search.search.found, **pruned}
-    return {**of, "refuted_by_draws": search.search.rejected, "milliseconds": int(1e3 * search.search.seconds)}
+    counted = {"states": counts.states, "tries": counts.tries, "verified": search.search.found, **pruned}
+    return {**counted, "refuted_by_draws": search.search.rejected, "milliseconds": int(1e3 * search.search.seconds)}
 
 
 def why_nothing(search: Optimizer) -> str:

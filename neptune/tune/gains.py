@@ -36,7 +36,7 @@ class OtherForm(Protocol):
     def name(self) -> str:
         """Of the form."""
 
-    def us(self, template: str, program: TileProgram, at: Sequence[Asked]) -> Sequence[float]:
+    def us(self, template: str, program: TileProgram, points: Sequence[Asked]) -> Sequence[float]:
         """Microseconds of the program in this form at some sizes, the first of which count most; infinite where it is
         not known to have the form."""
 

@@ -14,6 +14,7 @@ from itertools import islice
 from math import isfinite
 from typing import Any
 
+from neptune.choice import Choice
 from neptune.tile.ir import TileProgram
 from neptune.tune.family import Family
 from neptune.tune.machine import Machine
@@ -90,17 +91,12 @@ def of_family(family: Family) -> tuple[Rival, ...]:
 
 
 def of_ranking(
-    template: str,
-    tiles: TileProgram,
-    params: Mapping[str, int],
-    given: Mapping[str, int],
-    sizes: Mapping[str, int],
-    machine: Machine,
+    choice: Choice, tiles: TileProgram, given: Mapping[str, int], sizes: Mapping[str, int], machine: Machine
 ) -> tuple[Rival, ...]:
-    """Other values of the parameters of a template, of which some were given; none where a size is missing.
+    """Other values of the parameters of a choice, of which some were given; none where a size is missing.
 
     They were compared before, and are remembered.
     """
     order = ranked(tiles, sizes, machine, space_of(tiles).ranked(given))
-    others = (r for r in order if any(params.get(n) != v for n, v in r.params.items()))
-    return tuple(Rival(template, r.prediction.us, r.params) for r in islice(others, SHOWN))
+    others = (r for r in order if any(choice.params.get(n) != v for n, v in r.params.items()))
+    return tuple(Rival(choice.template, r.prediction.us, r.params) for r in islice(others, SHOWN))

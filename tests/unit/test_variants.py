@@ -30,7 +30,7 @@ def compiled(monkeypatch):
     built = compilation.built
 
     def counted(made, trail):
-        seen.append(made.by.template)
+        seen.append(made.scheduled.template)
         return built(made, trail)
 
     monkeypatch.setattr(compilation, "built", counted)

@@ -191,7 +191,7 @@ def rejecting(monkeypatch, *rejected, what="fused program"):
     check = passes._checked
 
     def checked(stage, form, made):
-        if stage.by.template in rejected and form == what:
+        if stage.scheduled.template in rejected and form == what:
             found = Counterexample({"m": 2, "n": 3}, 7, "y", (1,), "output y[1] differs")
             return Differs(form, replace(passes.unchecked(""), counterexample=found, model="field pair"))
         return check(stage, form, made)

@@ -39,9 +39,9 @@ def test_what_a_rejected_attempt_has_made_is_not_in_the_next(prepared: Prepared,
     check, seen = passes._checked, []
 
     def checked(stage, what, made):
-        seen.append((stage.by.template, dict(stage.checks), len(stage.shared)))
+        seen.append((stage.scheduled.template, dict(stage.checks), len(stage.shared)))
         found = check(stage, what, made)
-        if stage.by.template == first.by.template and what == "tile program":
+        if stage.scheduled.template == first.scheduled.template and what == "tile program":
             wrong = replace(first.checks[what], verdict="rejected", model="field pair")
             return Differs(what, wrong)
         return found
@@ -49,10 +49,10 @@ def test_what_a_rejected_attempt_has_made_is_not_in_the_next(prepared: Prepared,
     monkeypatch.setattr(passes, "_checked", checked)
     trail = []
     made = compilation.run_all(prepared, trail)
-    assert made.by.template != first.by.template
-    (refused,) = made.of.rejections
-    assert refused.subject == first.by.template and prepared.rejections == ()
+    assert made.scheduled.template != first.scheduled.template
+    (refused,) = made.prepared.rejections
+    assert refused.subject == first.scheduled.template and prepared.rejections == ()
     # The next attempt begins with no checks and nothing that was evaluated, and the trail has its steps alone.
-    begun = next((checks, shared) for name, checks, shared in seen if name == made.by.template)
+    begun = next((checks, shared) for name, checks, shared in seen if name == made.scheduled.template)
     assert begun == ({}, 0)
     assert [s.name for s in trail].count("place") == 1
