@@ -31,7 +31,7 @@ from neptune.ir.evaluate.domains import EvaluationError
 from neptune.ir.parser import parse_program
 from neptune.ir.program import Program
 from neptune.runtime.modules import covers
-from neptune.tile.parser import parse_tiles
+from neptune.tune.subject import tiles_of
 from neptune.verify.evaluate import evaluate
 from qa.harness import Outcome, command
 
@@ -350,7 +350,7 @@ def _called(kernel: neptune.Kernel, made: Made) -> list[Any]:
 def _evaluated(kernel: neptune.Kernel, made: Made) -> list[Any]:
     """What the tiles of a kernel compute, in float64."""
     artifact = kernel.executable.artifact
-    tiles = parse_tiles(artifact.programs["tile"], parse_program(artifact.declarations))
+    tiles = tiles_of(artifact)
     sizes = {d.name: n for b in made.program.inputs for d, n in zip(b.shape, made.inputs[b.name].shape, strict=True)
              if hasattr(d, "name")}  # fmt: skip
     params = {t.name: min(4, min(t.candidates)) for t in tiles.tunables if t.covers is None}

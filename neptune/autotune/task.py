@@ -23,14 +23,13 @@ from neptune.driver.pipeline import kernel_or_why, target_for
 from neptune.errors import NeptuneError, NeptunePerformanceWarning, unless_refused
 from neptune.forms import AUTO, TRITON
 from neptune.forms import forms_of as other_forms
-from neptune.ir.parser import parse_program
 from neptune.ir.program import Program
 from neptune.kernel import Kernel
 from neptune.runtime.launch import Target, gpu_target, parse_target
-from neptune.tile.parser import parse_tiles
 from neptune.tune.choose import AnyTemplate, shipped_templates
 from neptune.tune.machine import Machine
 from neptune.tune.params import checked_params, space_of
+from neptune.tune.subject import tiles_of
 from neptune.variants import Variant
 
 NO_GPU = "there is no GPU here: the model chose, nothing was measured"
@@ -172,8 +171,7 @@ def task_of_kernel(kernel: Kernel, args: Sequence[Any], sizes: Sizes) -> Task:
     artifact = own.kernel.executable.artifact
     # In another number of parts there are other bits.
     free = not bounds and not artifact.explanation.get("promises")
-    tiles = parse_tiles(artifact.programs["tile"], parse_program(artifact.declarations))
-    form = Form(own.template, tiles, lambda: own.kernel)
+    form = Form(own.template, tiles_of(artifact), lambda: own.kernel)
     shipped = own.template in shipped_templates()
     names = {own.template: own.template} if shipped else {}
     reference = task_of(loops, TEMPLATE, target=str(where), bounds=bounds)

@@ -56,18 +56,22 @@ def search_command(
     """
 
     def act() -> None:
-        from neptune.search.superoptimize import optimized, options_of
+        from neptune.mirage.enumeration.problems import Bounds
+        from neptune.search.case import Options
+        from neptune.search.superoptimize import kept_records, optimized, options_of
 
-        with _shown(as_json) as told:
-            how = options_of(budget, max_block_ops, max_kernels, seed, workers, not unsafe, True, told)
+        with _shown(as_json) as progress:
+            bounds, processes = Bounds(max_block_ops, max_kernels), 1 if workers is None else workers
+            options = Options(0.0, bounds, seed, processes, not unsafe, kept_records(), progress)
+            how = options_of(budget, options)
             sizes = named_numbers(shapes, "--shape")
             result = optimized(expression(reference), how, target=checked_target(target), shapes=sizes)
         if save is not None:
             result.kernel.save(save)
         graphs = [_said(way) for way in result.ways[:top]]
-        answer: dict[str, Any] = {"name": result.kernel.name, "target": result.kernel.target, **result.report.json()}
-        answer |= {"graphs": graphs} | ({} if save is None else {"saved": save})
-        say(answer, as_json, lambda: _print(result.report, graphs))
+        fields: dict[str, Any] = {"name": result.kernel.name, "target": result.kernel.target, **result.report.json()}
+        fields |= {"graphs": graphs} | ({} if save is None else {"saved": save})
+        say(fields, as_json, lambda: _print(result.report, graphs))
 
     guarded(act, as_json)
 

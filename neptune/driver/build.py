@@ -14,7 +14,7 @@ from neptune.codegen.modules import all_modules
 from neptune.codegen.partial_sums import in_partial_sums
 from neptune.driver.device import machine_for
 from neptune.driver.explanation import explanation
-from neptune.driver.judgement import judged, subject_of
+from neptune.driver.judgement import judged
 from neptune.driver.stages import Lowered
 from neptune.forms import Made
 from neptune.fusion.schedule import Schedule
@@ -32,7 +32,7 @@ from neptune.tune.facts import read_facts
 from neptune.tune.family import Family
 from neptune.tune.outlook import Rival, of_family, of_ranking
 from neptune.tune.parts import invariant, parts_of, repeatable
-from neptune.tune.subject import Subject
+from neptune.tune.subject import Subject, looked_at
 from neptune.verify.exact import ExactReport
 
 REJECTED = "rejected by the check"
@@ -85,8 +85,8 @@ class Build:
     @cached_property
     def subject(self) -> Subject:
         """The kernel as it is judged."""
-        machine = machine_for(self.target)
-        return subject_of(self.loops, self.tiles, self.params, self.shapes, self.bounds, machine, self.at)
+        sizes, given = looked_at(self.loops, self.shapes, self.bounds, self.at)
+        return Subject(self.loops, self.tiles, self.params, sizes, given, self.bounds, machine_for(self.target))
 
     @property
     def parts(self) -> tuple[Parts, ...]:

@@ -15,15 +15,14 @@ from neptune.driver.device import machine_for
 from neptune.driver.forms import DECIDES
 from neptune.driver.known import MeasuredForm
 from neptune.forms import FORMS, Form, Source, Wanted
-from neptune.ir.parser import parse_program
 from neptune.runtime.artifact import Artifact
 from neptune.schedule.state import Decision
 from neptune.tile.ir import TileProgram
-from neptune.tile.parser import parse_tiles
 from neptune.tune.columns import Points
 from neptune.tune.gains import Asked
 from neptune.tune.machine import Machine
 from neptune.tune.rank import model_of, predictions
+from neptune.tune.subject import tiles_of
 
 if TYPE_CHECKING:
     from neptune.driver.build import Build
@@ -97,7 +96,7 @@ def in_form(artifact: Artifact, machine: Machine) -> Callable[[Mapping[str, int]
     data = artifact.form
     if data is None or data.name not in FORMS or data.faults or artifact.target not in FORMS[data.name]().targets:
         return None
-    form, tiles = FORMS[data.name](), parse_tiles(artifact.programs["tile"], parse_program(artifact.declarations))
+    form, tiles = FORMS[data.name](), tiles_of(artifact)
     own = form.tile_names(tiles)
     levers = {n: v for n, v in data.levers.items() if n in form.levers}
     wanted = Wanted(levers, {n: int(v) for n, v in data.levers.items() if n in own}, machine=machine)

@@ -9,40 +9,19 @@ asked for: then it follows from the texts that the kernel holds.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
 from neptune import logs
 from neptune.driver.device import machine_for
-from neptune.ir.parser import parse_program
-from neptune.ir.program import Program
-from neptune.runtime.artifact import AT, PREDICTION, WARNINGS, Artifact
+from neptune.runtime.artifact import PREDICTION, WARNINGS, Artifact
 from neptune.runtime.launch import parse_target
-from neptune.tile.ir import TileProgram
-from neptune.tile.parser import parse_tiles
 from neptune.tune.advice import advice
-from neptune.tune.machine import Machine
 from neptune.tune.outlook import Rival, outlook
-from neptune.tune.points import reference, sizes_of
-from neptune.tune.subject import Subject
+from neptune.tune.subject import Subject, subject_of
 
 LOG = logging.getLogger("neptune.compiler")
-
-
-def subject_of(
-    loops: Program,
-    tiles: TileProgram,
-    params: Mapping[str, int],
-    typical: Mapping[str, int],
-    bounds: Mapping[str, int],
-    machine: Machine,
-    others: Mapping[str, int] | None = None,
-) -> Subject:
-    """A kernel at the sizes that its caller named; where some are missing, `at` others, or at usual ones."""
-    sizes = dict(others) if others else reference(loops, typical, bounds)
-    given = set(typical) >= set(sizes_of(loops))
-    return Subject(loops, tiles, params, sizes, given, bounds, machine)
 
 
 def judged(s: Subject, rivals: Iterable[Rival] = ()) -> dict[str, Any]:
@@ -59,8 +38,5 @@ def with_judgement(artifact: Artifact) -> dict[str, Any]:
     e = artifact.explanation
     if WARNINGS in e and PREDICTION in e:
         return e
-    loops = parse_program(artifact.programs["loops"])
-    tiles = parse_tiles(artifact.programs["tile"], parse_program(artifact.declarations))
-    machine = machine_for(parse_target(artifact.target))
-    s = subject_of(loops, tiles, artifact.params, artifact.shapes, artifact.bounds, machine, e.get(AT))
+    s = subject_of(artifact, machine_for(parse_target(artifact.target)))
     return {**e, **judged(s)}

@@ -12,7 +12,6 @@ from torch.fx import Node
 
 from neptune.driver import tiers
 from neptune.driver.device import machine_for
-from neptune.driver.judgement import subject_of
 from neptune.driver.pipeline import kernel_or_why
 from neptune.errors import NeptuneError, NeptunePerformanceWarning, Unsupported, answered
 from neptune.graph.bound import Bound, bound_of
@@ -20,12 +19,11 @@ from neptune.graph.importer import Imported, imported
 from neptune.graph.regions import Region
 from neptune.graph.sizes import hint
 from neptune.ir.expr import Var
-from neptune.ir.parser import parse_program
 from neptune.ir.program import Program
 from neptune.kernel import Kernel
 from neptune.runtime.launch import parse_target
-from neptune.tile.parser import parse_tiles
 from neptune.tune.points import sizes_of
+from neptune.tune.subject import subject_of
 
 Take: TypeAlias = Literal["predicted", "all", "none"]
 TAKES: tuple[Take, ...] = ("predicted", "all", "none")
@@ -125,8 +123,5 @@ def predicted(kernel: Kernel, sizes: Mapping[str, int]) -> float | None:
         return None
     executable = kernel.executable
     artifact = (executable if executable.members is None else executable.members.of(sizes)).artifact
-    loops = parse_program(artifact.programs["loops"])
-    tiles = parse_tiles(artifact.programs["tile"], parse_program(artifact.declarations))
-    subject = subject_of(loops, tiles, artifact.params, sizes, {}, machine_for(parse_target(artifact.target)))
-    prediction = subject.prediction
+    prediction = subject_of(artifact, machine_for(parse_target(artifact.target))).predicted(sizes)
     return None if prediction is None else float(prediction.us)

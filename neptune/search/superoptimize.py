@@ -82,35 +82,32 @@ def superoptimize(
         kernel = neptune.superoptimize(expr, shapes={"m": 16, "k": 4096, "n": 6144}, budget="30s")
         y = kernel(x, w)
     """
-    how = options_of(budget, max_block_ops, max_kernels, seed, workers, safe, records, progress)
+    bounds, store = Bounds(max_block_ops, max_kernels), None if records is False else kept_records()
+    processes = 1 if workers is None else workers
+    how = options_of(budget, Options(0.0, bounds, seed, processes, bool(safe), store, progress))
     return optimized(expr, how, shapes=shapes, target=target, **options).kernel
 
 
-def options_of(
-    budget: str,
-    max_block_ops: int,
-    max_kernels: int,
-    seed: int,
-    workers: int | None,
-    safe: bool,
-    records: bool | None,
-    progress: OnProgress | None,
-) -> Options:
-    """The options of a caller. NeptuneError for a budget or a number that is none."""
-    request = "superoptimize"
+def options_of(budget: str, how: Options) -> Options:
+    """Check the options of a caller, and give them the seconds of a budget. NeptuneError for one that is none."""
+    request, bounds = "superoptimize", how.bounds
     bounds = Bounds(
-        checked_count("max_block_ops", "operators", max_block_ops, request) or Bounds.max_block_ops,
-        checked_count("max_kernels", "kernels", max_kernels, request) or Bounds.max_kernels,
+        checked_count("max_block_ops", "operators", bounds.max_block_ops, request) or Bounds.max_block_ops,
+        checked_count("max_kernels", "kernels", bounds.max_kernels, request) or Bounds.max_kernels,
     )
-    many = checked_count("workers", "processes", workers, request) or 1
-    draws = checked_count("seed", "a generator", seed, request, least=0) or 0
-    store = None if records is False else Store(config.read().cache_dir)
-    return Options(seconds_of(budget, request, least=0), bounds, draws, many, bool(safe), store, progress)
+    workers = checked_count("workers", "processes", how.workers, request) or 1
+    seed = checked_count("seed", "a generator", how.seed, request, least=0) or 0
+    return replace(how, seconds=seconds_of(budget, request, least=0), bounds=bounds, workers=workers, seed=seed)
+
+
+def kept_records() -> Store:
+    """The user's records of searches, beside those that ship."""
+    return Store(config.read().cache_dir)
 
 
 def by_template(expr: Any, **options: Any) -> Kernel:
     """`compile(expr, template="mirage", …)`: a short search, printed while it runs, or what a record has of it."""
-    store = Store(config.read().cache_dir) if options.pop("records", True) else None
+    store = kept_records() if options.pop("records", True) else None
     how = Options(seconds_of(BY_TEMPLATE), Bounds(), records=store, progress=printed())
     return optimized(expr, how, **options).kernel
 

@@ -14,14 +14,38 @@ from math import isfinite
 
 from neptune.ir.expr import Const, Expr, Var, loads, variables, walk
 from neptune.ir.integers import known_size
+from neptune.ir.parser import parse_program
 from neptune.ir.program import For, Program, Stage, for_loops, paths
+from neptune.runtime.artifact import AT, Artifact
 from neptune.runtime.modules import covers
 from neptune.tile.ir import Assign, LoadTile, Local, Scalar, StoreTile, TExpr, TileProgram, stmt_exprs, walk_stmts
+from neptune.tile.parser import parse_tiles
 from neptune.tune.columns import Points
 from neptune.tune.machine import Machine
-from neptune.tune.points import LADDER, sizes_of
+from neptune.tune.points import LADDER, reference, sizes_of
 from neptune.tune.prediction import Prediction
 from neptune.tune.rank import model_of, predictions
+
+
+def tiles_of(artifact: Artifact) -> TileProgram:
+    """The tile program of a kernel, from its text."""
+    return parse_tiles(artifact.programs["tile"], parse_program(artifact.declarations))
+
+
+def subject_of(artifact: Artifact, machine: Machine) -> Subject:
+    """A kernel that is there as text, at the sizes that it speaks of."""
+    loops = parse_program(artifact.programs["loops"])
+    sizes, given = looked_at(loops, artifact.shapes, artifact.bounds, artifact.explanation.get(AT))
+    return Subject(loops, tiles_of(artifact), artifact.params, sizes, given, artifact.bounds, machine)
+
+
+def looked_at(
+    loops: Program, typical: Mapping[str, int], bounds: Mapping[str, int], others: Mapping[str, int] | None = None
+) -> tuple[dict[str, int], bool]:
+    """The sizes at which a kernel is judged, and whether its caller has named all: those named; where some are missing,
+    `others`, or usual ones."""
+    sizes = dict(others) if others else reference(loops, typical, bounds)
+    return sizes, set(typical) >= set(sizes_of(loops))
 
 
 @dataclass(frozen=True)
