@@ -25,9 +25,9 @@ from neptune.mirage.order import COMPUTED, lives, on_chip
 from neptune.mirage.types import Typed, graph_types, kernel_types
 from neptune.runtime.offsets import Plan
 from neptune.tune.constants import FITTED
-from neptune.tune.cost import LEAST_COLS, LEAST_ROWS
 from neptune.tune.machine import Machine
 from neptune.tune.numbers import Array
+from neptune.tune.program import LEAST_COLS, LEAST_ROWS
 
 TILES = (16, 64, 128)
 """Extents of tiles that are tried, for every axis that is cut; a batch has one element a program."""
