@@ -110,11 +110,11 @@ COVERED = {"narrow-sum": ("lost-product",)}
 
 def advice(s: Subject) -> tuple[Remark, ...]:
     """What makes a kernel slower than it need be, each thing once."""
-    found: list[Remark] = []
+    remarks: list[Remark] = []
     for rule in RULES:
         for stage, words in rule.test(s):
-            told = {r.code for r in found if r.stage == stage}
-            if not told & {*COVERED.get(rule.code, ()), rule.code}:
+            codes = {r.code for r in remarks if r.stage == stage}
+            if not codes & {*COVERED.get(rule.code, ()), rule.code}:
                 text = {**words, "stage": stage}
-                found.append(Remark(rule.code, stage, rule.message.format(**text), rule.remedy.format(**text)))
-    return tuple(found)
+                remarks.append(Remark(rule.code, stage, rule.message.format(**text), rule.remedy.format(**text)))
+    return tuple(remarks)

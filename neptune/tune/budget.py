@@ -19,10 +19,10 @@ def seconds_of(budget: object, asked: str = "tune", least: float = 1e-3) -> floa
     (90.0, 90.0)
     """
     asked = f"{asked} with budget={budget!r:.40}"
-    found = re.fullmatch(r"([0-9]{1,6}(?:\.[0-9]{1,3})?)([smh])", budget) if isinstance(budget, str) else None
-    if found is None:
+    match = re.fullmatch(r"([0-9]{1,6}(?:\.[0-9]{1,3})?)([smh])", budget) if isinstance(budget, str) else None
+    if match is None:
         raise NeptuneError(asked, "this is no number with a unit", legal=LEGAL)
-    seconds = float(found[1]) * SECONDS[found[2]]
+    seconds = float(match[1]) * SECONDS[match[2]]
     if seconds < least:
         raise NeptuneError(asked, "in no time nothing is measured", legal=LEGAL)
     return seconds

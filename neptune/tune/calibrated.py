@@ -47,9 +47,9 @@ LOG = logging.getLogger("neptune.tune")
 
 def kept(folder: Path | None, device: str, arch: str) -> Constants | None:
     """The constants that were measured on a GPU; None where there are none that mean something."""
-    found = _read(folder).get(_key(device, arch))
-    if found is None or means_something(found):
-        return found
+    constants = _read(folder).get(_key(device, arch))
+    if constants is None or means_something(constants):
+        return constants
     LOG.warning("the constants of %s in %s mean nothing, and are not used", device, FILE)
     return None
 
@@ -57,11 +57,11 @@ def kept(folder: Path | None, device: str, arch: str) -> Constants | None:
 def keep(folder: Path, device: str, arch: str, constants: Constants) -> Path:
     """Keep constants beside those of other GPUs; the file. Raises OSError where it cannot be written."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    whole = _read(folder) | {_key(device, arch): constants}
+    machines = _read(folder) | {_key(device, arch): constants}
     opened, fresh = tempfile.mkstemp(dir=folder, prefix=FILE)
     try:
         with open(opened, "w") as file:
-            json.dump(whole, file, indent=1)
+            json.dump(machines, file, indent=1)
         os.replace(fresh, folder / FILE)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -96,16 +96,16 @@ def far(measured: float, table: float | None) -> bool:
     return table is not None and max(measured / table, table / measured) > FAR
 
 
-def means_something(found: Any) -> bool:
+def means_something(value: Any) -> bool:
     """True for positive finite numbers by the names of Constants, and whole counts.
 
     >>> means_something({"clock": 1.7})
     False
     """
-    if not isinstance(found, dict) or not isinstance(found.get(MATRIX), dict):
+    if not isinstance(value, dict) or not isinstance(value.get(MATRIX), dict):
         return False
-    rates = [*(found.get(n) for n in RATES), *found[MATRIX].values()]
-    return all(_positive(x) for x in rates) and all(_positive(found.get(n)) and found[n] % 1 == 0 for n in COUNTS)
+    rates = [*(value.get(n) for n in RATES), *value[MATRIX].values()]
+    return all(_positive(x) for x in rates) and all(_positive(value.get(n)) and value[n] % 1 == 0 for n in COUNTS)
 
 
 def _positive(x: Any) -> bool:
@@ -124,10 +124,10 @@ def _read(folder: Path | None) -> dict[str, Any]:
         wrong, text = private.wrong(folder), private.read(folder / FILE)
         if wrong is not None or text is None:
             raise ValueError(wrong or "others may write there (chmod 600)")
-        found = private.understood(text)
+        machines = private.understood(text)
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
         LOG.warning("%s is not used: %s", folder / FILE, error)
         return {}
-    return found if isinstance(found, dict) else {}
+    return machines if isinstance(machines, dict) else {}

@@ -91,13 +91,13 @@ def named(template: Function | str) -> tuple[str, Function]:
 
 def _check_signature(name: str, template: Function) -> None:
     """Raise ScheduleError for what cannot be called with a Schedule alone, and for what would not run when called."""
-    asked, legal = f"template `{name}`", ("def template(sch): …", "@neptune.template(BLOCK_M=[64, 128])")
+    request, legal = f"template `{name}`", ("def template(sch): …", "@neptune.template(BLOCK_M=[64, 128])")
     if any(is_kind(template) for is_kind in (inspect.isgeneratorfunction, inspect.iscoroutinefunction)):
-        raise ScheduleError(asked, "it is a generator or a coroutine, of which a call does nothing", legal=legal)
+        raise ScheduleError(request, "it is a generator or a coroutine, of which a call does nothing", legal=legal)
     try:
         inspect.signature(template).bind(None)
     except TypeError as error:
-        raise ScheduleError(asked, f"it cannot be called with a Schedule: {error}", legal=legal) from None
+        raise ScheduleError(request, f"it cannot be called with a Schedule: {error}", legal=legal) from None
     except ValueError:  # a function written in C
         return
 
@@ -107,8 +107,9 @@ def brought(template: Template | Function, program: Program) -> Program:
     if not isinstance(template, Rewriting) or template.rewritten is None:
         return program
     if (template.rewritten.inputs, template.rewritten.outputs) != (program.inputs, program.outputs):
-        asked, wrong = f"template `{template.name}`", f"it computes another program than `{program.name}`"
-        raise ScheduleError(asked, wrong, hint="a graph with the inputs and outputs of this program", kind="rewriting")
+        request, wrong = f"template `{template.name}`", f"it computes another program than `{program.name}`"
+        hint = "a graph with the inputs and outputs of this program"
+        raise ScheduleError(request, wrong, hint=hint, kind="rewriting")
     return template.rewritten
 
 
@@ -212,11 +213,11 @@ def _ranked(
         wrong = "\n".join(f"{d.subject}: {d.reason}" for d in passed) or "no template is shipped"
         legal = ("template=<a function over a Schedule>", *shipped_templates())
         raise ScheduleError(f"choose a template for `{program.name}`", wrong, legal=legal, kind="no_template")
-    made = _following(_taking(applying, wishes.params, passed), wishes.deciding, passed)
-    predicted = dict(made)
+    scheduled = _following(_taking(applying, wishes.params, passed), wishes.deciding, passed)
+    predicted = dict(scheduled)
     while predicted:
-        found = _best(program, predicted, wishes, machine, form)
-        if found is None:
+        best = _best(program, predicted, wishes, machine, form)
+        if best is None:
             # Where the model fails on one of them, the others are still compared.
             able = {
                 n: c for n, c in predicted.items() if len(predicted) > 1 and _best(program, {n: c}, wishes, machine)
@@ -225,36 +226,36 @@ def _ranked(
                 break
             predicted = able
             continue
-        family, why = found
+        family, why = best
         name = family.choices[0].template
         del predicted[name]
-        yield replace(_chosen(made.pop(name), why, passed), family=family)
-    for one in sorted(made.values(), key=_structure):
+        yield replace(_chosen(scheduled.pop(name), why, passed), family=family)
+    for one in sorted(scheduled.values(), key=_structure):
         yield _chosen(one, "the fewest temporaries and kernels", passed)
 
 
 def _best(
     program: Program,
-    made: Mapping[str, Scheduled],
+    scheduled: Mapping[str, Scheduled],
     wishes: Wishes,
     machine: Machine,
     form: OtherForm | None = None,
 ) -> tuple[Family, str] | None:
     """The family of some candidates, and why its first choice is; None where nothing is predicted."""
     try:
-        at = points(program, wishes.typical, wishes.bounds)
-        samples = [s for s in wishes.samples if s.sizes.keys() == at[0].keys()]
-        marked = _measured_at(samples, wishes, at)
-        given = {n: space_of(c.tiles).ranked(wishes.params) for n, c in made.items()}
-        tiles = {n: c.tiles for n, c in made.items()}
-        family = choose(tiles, at, machine, Basis(given, wishes.deciding, samples, marked, wishes.failed), form)
+        sizes = points(program, wishes.typical, wishes.bounds)
+        samples = [s for s in wishes.samples if s.sizes.keys() == sizes[0].keys()]
+        marked = _measured_at(samples, wishes, sizes)
+        given = {n: space_of(c.tiles).ranked(wishes.params) for n, c in scheduled.items()}
+        tiles = {n: c.tiles for n, c in scheduled.items()}
+        family = choose(tiles, sizes, machine, Basis(given, wishes.deciding, samples, marked, wishes.failed), form)
         if family is None:
             return None
-        return family, _why(family, at[0], machine)
+        return family, _why(family, sizes[0], machine)
     except NeptuneError:
         raise
     except Exception as error:
-        logs.defect(LOG, f"the cost model on `{program.name}` by {', '.join(made)}", error)
+        logs.defect(LOG, f"the cost model on `{program.name}` by {', '.join(scheduled)}", error)
         return None
 
 
@@ -263,12 +264,13 @@ def _measured_at(samples: Sequence[Sample], wishes: Wishes, points: Sequence[Siz
     where some may not decide."""
     if len(points) == 1 or wishes.deciding is not None:
         return []
-    found: dict[tuple[tuple[str, int], ...], Sizes] = {}
+    marked: dict[tuple[tuple[str, int], ...], Sizes] = {}
     for s in sorted(samples, key=lambda s: s.weight):
-        at = {n: s.sizes[n] for n in points[0]}
-        if at.items() >= dict(wishes.typical).items() and all(v <= wishes.bounds.get(n, v) for n, v in at.items()):
-            found[tuple(at.items())] = at
-    return list(found.values())
+        at_sizes = {n: s.sizes[n] for n in points[0]}
+        within = all(v <= wishes.bounds.get(n, v) for n, v in at_sizes.items())
+        if within and at_sizes.items() >= dict(wishes.typical).items():
+            marked[tuple(at_sizes.items())] = at_sizes
+    return list(marked.values())
 
 
 @lru_cache(maxsize=8)
@@ -276,42 +278,42 @@ def _applying(
     program: Program, fuel: int | None, templates: tuple[tuple[str, Function], ...]
 ) -> tuple[Mapping[str, Scheduled], tuple[Decision, ...]]:
     """The templates that apply, by name, and why others do not: the same for all targets, sizes and parameters."""
-    made: dict[str, Scheduled] = {}
+    applying: dict[str, Scheduled] = {}
     passed: list[Decision] = []
     for name, template in templates:
         try:
-            found = lowered_or_why(template, program, fuel, strict=name != AUTOMATIC[-1])
+            result = lowered_or_why(template, program, fuel, strict=name != AUTOMATIC[-1])
         except Exception as error:
             logs.defect(LOG, f"template {name} on `{program.name}`", error)
             passed.append(Decision("template", name, "fails", f"{type(error).__name__}: {error}"))
             continue
-        if isinstance(found, NeptuneError):
-            passed.append(Decision("template", name, "does not apply", found.text))
+        if isinstance(result, NeptuneError):
+            passed.append(Decision("template", name, "does not apply", result.text))
         else:
-            made[name] = replace(found, template=name)
-    return made, tuple(passed)
+            applying[name] = replace(result, template=name)
+    return applying, tuple(passed)
 
 
-def _taking(made: Mapping[str, Scheduled], params: Mapping[str, int], passed: list[Decision]) -> dict[str, Scheduled]:
+def _taking(every: Mapping[str, Scheduled], params: Mapping[str, int], passed: list[Decision]) -> dict[str, Scheduled]:
     """The candidates that take these parameters; all of them where none does, so that one says what is legal."""
-    able = {n: c for n, c in made.items() if not params or space_of(c.tiles).takes(params)}
+    able = {n: c for n, c in every.items() if not params or space_of(c.tiles).takes(params)}
     if able:
-        others = (n for n in made if n not in able)
+        others = (n for n in every if n not in able)
         passed += [Decision("template", n, "not taken", "it does not take these parameters") for n in others]
-    return able or dict(made)
+    return able or dict(every)
 
 
 def _following(
-    made: Mapping[str, Scheduled], deciding: frozenset[str] | None, passed: list[Decision]
+    every: Mapping[str, Scheduled], deciding: frozenset[str] | None, passed: list[Decision]
 ) -> dict[str, Scheduled]:
     """The candidates in which nothing follows from other sizes; all of them where none does, so that one says why."""
     if deciding is None:
-        return dict(made)
-    why = {n: ", ".join(varying(c.tiles, deciding)) for n, c in made.items()}
-    able = {n: c for n, c in made.items() if not why[n]}
+        return dict(every)
+    why = {n: ", ".join(varying(c.tiles, deciding)) for n, c in every.items()}
+    able = {n: c for n, c in every.items() if not why[n]}
     if able:
-        passed += [Decision("template", n, "not taken", why[n]) for n in made if why[n]]
-    return able or dict(made)
+        passed += [Decision("template", n, "not taken", why[n]) for n in every if why[n]]
+    return able or dict(every)
 
 
 def _structure(one: Scheduled) -> tuple[bool, int, int]:
@@ -327,12 +329,12 @@ def _why(family: Family, sizes: Mapping[str, int], machine: Machine) -> str:
     """The prediction, and those of other templates."""
     best = family.choices[0].template
     others = sorted((us, n) for n, us in family.others.items() if n != best and isfinite(us))
-    at = f" at {', '.join(f'{n}={v}' for n, v in sizes.items())}" if sizes else ""
-    text = f"predicted {family.us():.1f} µs{_of_form(family, best)} on {machine.name}{at}"
+    where = f" at {', '.join(f'{n}={v}' for n, v in sizes.items())}" if sizes else ""
+    text = f"predicted {family.us():.1f} µs{_of_form(family, best)} on {machine.name}{where}"
     if family.samples:
         text += f", corrected by {sum(len(s.us) for s in family.samples)} records"
-    said = ", ".join(f"{n} {us:.0f} µs{_of_form(family, n)}" for us, n in others)
-    return text + (f"; others: {said}" if others else "")
+    rivals = ", ".join(f"{n} {us:.0f} µs{_of_form(family, n)}" for us, n in others)
+    return text + (f"; others: {rivals}" if others else "")
 
 
 def _of_form(family: Family, template: str) -> str:
@@ -353,17 +355,17 @@ def lowered(asked: Function | str, program: Program, fuel: int | None = None, *,
 
 
 def lowered_or_why(
-    asked: Function | str, program: Program, fuel: int | None = None, *, strict: bool = True
+    template: Function | str, program: Program, fuel: int | None = None, *, strict: bool = True
 ) -> Scheduled | NeptuneError:
     """What `lowered` gives, or why the template does not apply: a template is code of anybody's, which raises."""
-    return or_refusal(lowered, asked, program, fuel, strict=strict)
+    return or_refusal(lowered, template, program, fuel, strict=strict)
 
 
-def _chosen(made: Scheduled, why: str, passed: list[Decision]) -> Scheduled:
-    decisions = (*passed, Decision("template", made.template, "chosen", why), *made.decisions)
+def _chosen(scheduled: Scheduled, why: str, passed: list[Decision]) -> Scheduled:
+    decisions = (*passed, Decision("template", scheduled.template, "chosen", why), *scheduled.decisions)
     for d in decisions:
         LOG.info("template %s: %s: %s", d.subject, d.verdict, d.reason)
-    return replace(made, decisions=decisions)
+    return replace(scheduled, decisions=decisions)
 
 
 def check_settled(program: Program) -> None:

@@ -90,9 +90,9 @@ class Chooser:
         choices = [Choice(v["template"], dict(v["params"])) for v in variants]
         known = _measured(counts["samples"], choices, program)
         rows = {}
-        for name, of in counts["templates"].items():
-            tiles = parse_tiles(of["tiles"], parse_program(of["declarations"]))
-            sizes, relative = of["gain"]
+        for name, texts in counts["templates"].items():
+            tiles = parse_tiles(texts["tiles"], parse_program(texts["declarations"]))
+            sizes, relative = texts["gain"]
             gain = Gain(tuple(sizes), tuple(relative))
             rows[name] = Rows(tiles, (), machine, {}, name, known, gains=gain)
         return Chooser(choices, rows, program, counts["fixed"], own, form)
@@ -113,16 +113,16 @@ class Chooser:
 
     def times(self, sizes: Mapping[str, int | float]) -> Array:
         """Microseconds of every choice at the end of the class of some sizes, infinite where it does not run."""
-        at: Sizes = {**class_sizes(self.program, {**sizes, **self.fixed}), **self.fixed}
-        found = np.full(len(self.choices), np.inf)
+        point: Sizes = {**class_sizes(self.program, {**sizes, **self.fixed}), **self.fixed}
+        times = np.full(len(self.choices), np.inf)
         for name, rows in self.rows.items():
             own = [k for k, c in enumerate(self.choices) if c.template == name]
             # What the kernel's template gains its form says: no estimate between other sizes does.
             predicted = rows.on_tiles if name == self.choices[self.own].template else rows.predicted
-            found[own] = predicted([self.choices[k].params for k in own], [at])[:, 0]
-        if self.form is not None and np.isfinite(found[self.own]):
-            found[self.own] = min(found[self.own], self.form(at, float(found[self.own])))
-        return found
+            times[own] = predicted([self.choices[k].params for k in own], [point])[:, 0]
+        if self.form is not None and np.isfinite(times[self.own]):
+            times[self.own] = min(times[self.own], self.form(point, float(times[self.own])))
+        return times
 
     def tree(self, bounds: Mapping[str, int]) -> tuple[Tree, tuple[float, float]]:
         """The comparisons of sizes that a saved kernel goes by, and what they lose, on average and at most. Another
@@ -130,14 +130,14 @@ class Chooser:
         measured = [dict(s.sizes) for s in next(iter(self.rows.values())).known.samples]
         usual = [*points(self.program, {}, bounds), *between(self.program, bounds, MORE)]
         # Where some sizes may not decide, what was measured at others' says nothing.
-        at = [{**p, **self.fixed} for p in (*usual, *(() if self.fixed else measured))]
-        times = np.stack([self.rows[c.template].predicted([c.params], at)[0] for c in self.choices])
+        sizes = [{**p, **self.fixed} for p in (*usual, *(() if self.fixed else measured))]
+        times = np.stack([self.rows[c.template].predicted([c.params], sizes)[0] for c in self.choices])
         runs = np.flatnonzero(np.isfinite(times).any(axis=0)).tolist()
-        times, at = times[:, runs], [at[k] for k in runs]
+        times, sizes = times[:, runs], [sizes[k] for k in runs]
         first = sum(k < len(usual) for k in runs)
-        tree = grown(times[:, :first], at[:first], frozenset(self.names), DEEPER)
-        tree = where_measured(tree, times, at, first)
-        return tree, lost(np.array([times[pick(tree, p), k] for k, p in enumerate(at)]), times.min(axis=0))
+        tree = grown(times[:, :first], sizes[:first], frozenset(self.names), DEEPER)
+        tree = where_measured(tree, times, sizes, first)
+        return tree, lost(np.array([times[pick(tree, p), k] for k, p in enumerate(sizes)]), times.min(axis=0))
 
     def why(self, sizes: Mapping[str, int | float]) -> str:
         """The prediction for what is taken at these sizes, and the next best, for people."""

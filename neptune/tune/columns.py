@@ -89,23 +89,23 @@ def _columns(rows: Sequence[Known], which: Sequence[int] | Array) -> Columns:
 
 def _following(program: TileProgram, rules: Sequence[Parts], given: Columns, machine: Machine) -> Columns:
     """The columns of what follows from others; FloatingPointError where a size is divided by 0."""
-    made: Columns = {}
+    columns: Columns = {}
     one, size = np.ones(len(next(iter(given.values())))), Numbers()
     for t in program.tunables:
         if t.covers is not None:
             lengths = (one * size.of(t.covers)(given)).tolist()
-            made[t.name] = np.array([1 << max(0, int(n) - 1).bit_length() for n in lengths], np.float64)
-    known = given | made
+            columns[t.name] = np.array([1 << max(0, int(n) - 1).bit_length() for n in lengths], np.float64)
+    known = given | columns
     for rule in rules:
         if rule.number not in known:
-            whole = {**known, rule.number: one}
-            grids = [prod((size.of(e)(whole) for e in grid), start=one) for grid in rule.grids]
+            all_known = {**known, rule.number: one}
+            grids = [prod((size.of(e)(all_known) for e in grid), start=one) for grid in rule.grids]
             programs, steps = reduce(np.maximum, grids) if grids else one, one * size.of(rule.steps)(known)
             pairs = list(zip(map(int, programs.tolist()), map(int, steps.tolist()), strict=True))
             there_are = rule.processors or machine.processors
             parts = {x: count_parts(*x, there_are, rule.most, rule.busy) for x in dict.fromkeys(pairs)}
-            made[rule.number] = np.array([parts[x] for x in pairs], np.float64)
-    return made
+            columns[rule.number] = np.array([parts[x] for x in pairs], np.float64)
+    return columns
 
 
 def _whole(program: TileProgram, rules: Sequence[Parts], params: Known, sizes: Known, machine: Machine) -> Known:

@@ -115,12 +115,12 @@ class Model:
 
 def _of_kernel(params: Columns, name: str) -> dict[str, Array]:
     """The parameters that are given for one kernel alone: {"o_combine.num_warps": 1}."""
-    found: dict[str, Array] = {}
+    own: dict[str, Array] = {}
     for key, value in params.items():
         kernel, dot, plain = key.rpartition(".")
         if dot and kernel == name:
-            found[plain] = value
-    return found
+            own[plain] = value
+    return own
 
 
 class KernelAt(ProgramAt):
@@ -136,16 +136,16 @@ class KernelAt(ProgramAt):
         """Programs by what their loops depend on, sampled where that has many values: the share of each class, and how
         often each section runs in one of its programs."""
         read = {v for s in self.work.sections for b in s.blocks for e in _bounds(b) for v in variables(e)}
-        at = {**self.known, **{v: 0.0 for v, _ in self.grid}}
+        values = {**self.known, **{v: 0.0 for v, _ in self.grid}}
         share = np.ones((1, *self.warps.shape))
         for v, n in self.grid:
             if v in read:
                 where, part = _samples(np.broadcast_to(n, self.warps.shape))
                 # Every class so far, with every sample of this variable.
-                at = {m: _again(x, len(where)) for m, x in at.items()}
-                at[v] = np.repeat(where, len(share), axis=0)
+                values = {m: _again(x, len(where)) for m, x in values.items()}
+                values[v] = np.repeat(where, len(share), axis=0)
                 share = _again(share, len(where)) * np.repeat(part, len(share), axis=0)
-        return share, [np.broadcast_to(self._trips(s, at), share.shape) for s in self.work.sections]
+        return share, [np.broadcast_to(self._trips(s, values), share.shape) for s in self.work.sections]
 
     def without_idle(self, share: Array, trips: list[Array]) -> tuple[Array, list[Array]]:
         """The classes of programs that move anything: others, of which a group of tiles has too many, end at once."""
@@ -158,8 +158,8 @@ class KernelAt(ProgramAt):
         self.programs = np.where(some, np.round(self.programs * busy), self.programs)
         return np.where(some, share * moving / np.where(some, busy, 1.0), share), trips
 
-    def _trips(self, section: Section, at: Columns) -> Array:
-        total, inside = 1.0, dict(at)
+    def _trips(self, section: Section, values: Columns) -> Array:
+        total, inside = 1.0, dict(values)
         for block in section.blocks:
             if isinstance(block, Branch):
                 total = total * np.not_equal(self.model.number(block.pred)(inside), 0)
@@ -241,8 +241,8 @@ class KernelAt(ProgramAt):
         rows = list(zip(*(np.broadcast_to(self.known[n], self.warps.shape).tolist() for n in names), strict=True))
         number = {row: k for k, row in enumerate(dict.fromkeys(rows))}
         choices = [dict(zip(names, map(int, row), strict=True)) for row in number]
-        found = [(self.model.needs(self.work, x, self.machine), x["num_warps"]) for x in choices]
-        return found, np.array([number[row] for row in rows])
+        needs = [(self.model.needs(self.work, x, self.machine), x["num_warps"]) for x in choices]
+        return needs, np.array([number[row] for row in rows])
 
     def _spilled(self, needs: Sequence[tuple[Resources, int]]) -> Array:
         """How much longer each choice of parameters takes where registers are spilled: a loop comes back to them in
@@ -256,20 +256,20 @@ class KernelAt(ProgramAt):
     def memory(self, share: Array, trips: Sequence[Array], count: Array) -> Array:
         """Bytes that come from or go to memory."""
         wave = np.maximum(1, np.minimum(self.programs, count * self.machine.processors))
-        asked: dict[tuple[str, bool], tuple[Array, Array, Array]] = {}
+        requested: dict[tuple[str, bool], tuple[Array, Array, Array]] = {}
         narrow: dict[tuple[str, bool], Array] = {}
         for n, s in zip(trips, self.work.sections, strict=True):
             runs = (share * n).sum(axis=0)
             for m in s.moves:
                 once = runs if s.loop is None or _moves_with(m, s) else np.minimum(runs, 1.0)
                 own = once * self.bytes(m)
-                whole = own * self._distinct(m, self.programs)
+                all_programs = own * self._distinct(m, self.programs)
                 at_once = own * self._distinct(m, wave)
-                before = asked.get((m.buffer, m.store), (0.0, 0.0, 0.0))
-                own_sums = (whole, at_once * self.programs / wave, at_once)
-                asked[m.buffer, m.store] = tuple(a + b for a, b in zip(before, own_sums, strict=True))
+                before = requested.get((m.buffer, m.store), (0.0, 0.0, 0.0))
+                own_sums = (all_programs, at_once * self.programs / wave, at_once)
+                requested[m.buffer, m.store] = tuple(a + b for a, b in zip(before, own_sums, strict=True))
                 narrow[m.buffer, m.store] = np.maximum(narrow.get((m.buffer, m.store), 1.0), self._narrow(m))
-        through = {key: self._through(key, *bytes_) for key, bytes_ in asked.items()}
+        through = {key: self._through(key, *bytes_) for key, bytes_ in requested.items()}
         read = sum(bytes_ for (_, store), bytes_ in through.items() if not store)
         # What is read takes the place of what ran before has written, and that goes to memory first.
         back = self.constants.written_back * np.minimum(read, self.machine.l2)
@@ -284,7 +284,7 @@ class KernelAt(ProgramAt):
         row = self.model.number(declared.shape[-1])(self.known)
         return np.where(own < row, 1 + self.constants.narrow / (own * m.bits / 8), 1.0)
 
-    def _through(self, key: tuple[str, bool], whole: Array, by_wave: Array, at_once: Array) -> Array:
+    def _through(self, key: tuple[str, bool], requested: Array, by_wave: Array, at_once: Array) -> Array:
         """Bytes of one buffer: once if L2 keeps it, else again with every wave. What a program reads a second time is
         still there where L2 has room for what all programs of a wave read `at_once`."""
         buffer, store = key
@@ -292,12 +292,12 @@ class KernelAt(ProgramAt):
         length: Array = inf
         if declared is not None:
             length = prod(self.model.number(e)(self.known) for e in declared.shape) * DTYPES[declared.dtype].bits / 8
-        once = np.minimum(length, whole)
+        once = np.minimum(length, requested)
         if store:
             return once
         passes = max(1.0, min(self.model.passes.get(buffer, 1), 8))
-        again = np.where(whole <= length * passes * 1.5, np.minimum(by_wave, passes * length), by_wave)
-        sweeps = np.maximum(1.0, whole / np.maximum(length, 1.0))
+        again = np.where(requested <= length * passes * 1.5, np.minimum(by_wave, passes * length), by_wave)
+        sweeps = np.maximum(1.0, requested / np.maximum(length, 1.0))
         room = (self.constants.gone * self.machine.l2 - at_once / sweeps) / (self.constants.gone - self.constants.kept)
         held = np.clip(room / self.machine.l2, 0.0, 1.0) * (sweeps > 1.5)
         again = again - held * np.maximum(again - once, 0.0)

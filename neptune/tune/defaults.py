@@ -78,7 +78,9 @@ def _shortened(
     short. As long as others can be, rows that give each warp of a matrix unit its own are not shortened."""
     tunables = {e.name for _, e in kernel.axes if isinstance(e, Var)}
     shorter = {
-        n: max(c for c in of if c < values[n]) for n, of in candidates.items() if n in tunables and min(of) < values[n]
+        n: max(c for c in legal if c < values[n])
+        for n, legal in candidates.items()
+        if n in tunables and min(legal) < values[n]
     }
     extents = dict(kernel.axes)
     rows = {e.name for d in dots(kernel) if d.a.dtype != "float32" and isinstance(e := extents[d.a.dims[0]], Var)}

@@ -90,11 +90,11 @@ def _own_exprs(s: TStmt) -> Iterator[Expr]:
 
 
 def _read(kernel: TileKernel) -> set[str]:
-    found: set[str] = set()
+    buffers: set[str] = set()
     for s in walk_stmts(kernel.body):
-        found |= {x.buffer for e in stmt_exprs(s) for x in walk(e) if isinstance(x, LoadTile)}
-        found |= {x.buffer for e in _own_exprs(s) for x in loads(e)}
-    return found
+        buffers |= {x.buffer for e in stmt_exprs(s) for x in walk(e) if isinstance(x, LoadTile)}
+        buffers |= {x.buffer for e in _own_exprs(s) for x in loads(e)}
+    return buffers
 
 
 def _touched(kernel: TileKernel) -> set[str]:

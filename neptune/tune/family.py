@@ -132,7 +132,7 @@ def choose(
     few = _sampled(points)
     anchors = _anchors(few)
     first = {n: Rows(p, [*few, *marked], machine, basis.given.get(n, {})) for n, p in programs.items()}
-    known = Measured.of(samples, lambda name, *asked: first[name].plain(*asked))
+    known = Measured.of(samples, lambda name, *question: first[name].plain(*question))
     rows_of = _with_anchors(first, known, basis.failed, anchors)
     if not rows_of:
         return None
@@ -155,20 +155,21 @@ def choose(
     own = candidates.index(_best_at_first(close))
     # In the order in which one is taken where predictions tell nothing: the kernel's own, then as ranks are.
     kept = [own, *sorted({*kept, *won} - {own}, key=lambda k: (preference[k], k))]
-    whole = np.stack([close[c.template].predicted([c.params], points)[0] for c in (candidates[k] for k in kept)])
-    runs = np.isfinite(whole).any(axis=0)
-    whole, at = whole[:, runs], tuple(p for p, ok in zip(points, runs, strict=True) if ok)
-    tree = grown(whole, at, basis.deciding)
-    whole, first_marked, at = np.hstack([whole, there[kept]]), len(at), (*at, *marked)
-    tree, used = renumbered(where_measured(tree, whole, at, first_marked), [0, *sorted(set(fastest(whole).tolist()))])
-    kept, whole = [kept[k] for k in used], whole[used]
+    all_times = np.stack([close[c.template].predicted([c.params], points)[0] for c in (candidates[k] for k in kept)])
+    runs = np.isfinite(all_times).any(axis=0)
+    all_times, sizes = all_times[:, runs], tuple(p for p, ok in zip(points, runs, strict=True) if ok)
+    tree = grown(all_times, sizes, basis.deciding)
+    all_times, first_marked, sizes = np.hstack([all_times, there[kept]]), len(sizes), (*sizes, *marked)
+    tree = where_measured(tree, all_times, sizes, first_marked)
+    tree, used = renumbered(tree, [0, *sorted(set(fastest(all_times).tolist()))])
+    kept, all_times = [kept[k] for k in used], all_times[used]
     others = {n: float(rows.times[:, 0].min()) for n, rows in rows_of.items()}
     missed = lost(times[kept].min(axis=0), times.min(axis=0))
-    by_tree = lost(np.array([whole[pick(tree, p), k] for k, p in enumerate(at)]), whole.min(axis=0))
+    by_tree = lost(np.array([all_times[pick(tree, p), k] for k, p in enumerate(sizes)]), all_times.min(axis=0))
     numbers = {n: rows.numbers for n, rows in close.items()}
     taken = tuple(candidates[k] for k in kept)
     models = {n: close[n] for n in dict.fromkeys(c.template for c in taken)}
-    return Family(taken, tree, at, whole, others, missed, by_tree, with_form, known, models, numbers)
+    return Family(taken, tree, sizes, all_times, others, missed, by_tree, with_form, known, models, numbers)
 
 
 def _with_anchors(
@@ -262,11 +263,11 @@ def lost(taken: Array, best: Array) -> tuple[float, float]:
 def _anchors(points: Sequence[Sizes]) -> list[int]:
     """Points for which parameters are looked for, the first one first. Most of the points that lie far apart have the
     shortest and the longest of everything; what a user calls lies between, so that most are taken from there."""
-    at = np.array([[log2(max(1, v)) for v in p.values()] for p in points]).reshape(len(points), -1)
-    ends = np.array([_at_an_end(column) for column in at.T]).reshape(-1, len(points))
-    outer = _spread(at, OUTER)
+    octaves = np.array([[log2(max(1, v)) for v in p.values()] for p in points]).reshape(len(points), -1)
+    ends = np.array([_at_an_end(column) for column in octaves.T]).reshape(-1, len(points))
+    outer = _spread(octaves, OUTER)
     inner = [k for k in np.flatnonzero(~ends.any(axis=0)) if k not in outer]
-    return outer + [int(inner[k]) for k in _spread(at[inner], INNER)]
+    return outer + [int(inner[k]) for k in _spread(octaves[inner], INNER)]
 
 
 def _at_an_end(values: Array) -> Array:
@@ -275,11 +276,11 @@ def _at_an_end(values: Array) -> Array:
     return ends & (len(np.unique(values)) > SEVERAL)
 
 
-def _spread(at: Array, count: int) -> list[int]:
+def _spread(octaves: Array, count: int) -> list[int]:
     """The numbers of points that lie far apart: the first, then always the farthest from those."""
-    chosen = [0] if len(at) else []
-    while chosen and len(chosen) < min(count, len(at)):
-        far = np.abs(at[:, None] - at[chosen][None]).sum(axis=2).min(axis=1)
+    chosen = [0] if len(octaves) else []
+    while chosen and len(chosen) < min(count, len(octaves)):
+        far = np.abs(octaves[:, None] - octaves[chosen][None]).sum(axis=2).min(axis=1)
         chosen.append(int(far.argmax()))
     return chosen
 
@@ -288,14 +289,14 @@ def _preferred(times: Array, kept: Sequence[int], preference: Sequence[tuple[flo
     """Of the candidates that are kept, each or what is preferred to it and as fast over the points at which it is the
     fastest, as far as predictions tell: by CLOSE on average, and twice that at most."""
     taken = np.array(kept)[times[kept].argmin(axis=0)]
-    found = []
+    preferred = []
     for k in kept:
-        at = times[:, (taken == k) & np.isfinite(times[kept].min(axis=0))]
-        slower = np.log(at / at[k])
-        on_average = slower.sum(axis=1) <= log(CLOSE) * at.shape[1]
+        times_there = times[:, (taken == k) & np.isfinite(times[kept].min(axis=0))]
+        slower = np.log(times_there / times_there[k])
+        on_average = slower.sum(axis=1) <= log(CLOSE) * times_there.shape[1]
         alike = np.flatnonzero(on_average & (slower.max(axis=1, initial=0.0) <= 2 * log(CLOSE))).tolist()
-        found.append(min(alike, key=lambda j: (preference[j], j)) if at.shape[1] else k)
-    return list(dict.fromkeys(found))
+        preferred.append(min(alike, key=lambda j: (preference[j], j)) if times_there.shape[1] else k)
+    return list(dict.fromkeys(preferred))
 
 
 def _kept(logs: Array) -> list[int]:

@@ -63,10 +63,10 @@ class Gain:
             return np.ones(len(points))
         octaves = octaves_between(points, self.sizes)
         weight = OCTAVE**octaves
-        found = np.exp(weight @ np.log(self.relative) / (MODEL + weight.sum(axis=1)))
+        factors = np.exp(weight @ np.log(self.relative) / (MODEL + weight.sum(axis=1)))
         for k, relative in enumerate(self.relative):
-            found[octaves[:, k] == 0] = relative
-        return np.asarray(found)
+            factors[octaves[:, k] == 0] = relative
+        return np.asarray(factors)
 
 
 NONE = Gain()

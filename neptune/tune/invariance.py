@@ -37,10 +37,10 @@ def varying(tiles: TileProgram, deciding: frozenset[str]) -> Iterator[str]:
 
 def check_invariant(tiles: TileProgram, deciding: frozenset[str]) -> None:
     """Raise ScheduleError where a kernel would compute a row in another way for other numbers of rows."""
-    if found := list(varying(tiles, deciding)):
+    if reasons := list(varying(tiles, deciding)):
         raise ScheduleError(
             f"compile `{tiles.name}` with batch_invariant=True",
-            "\n".join(found),
+            "\n".join(reasons),
             hint="split the axis by a param in place of cover: only sizes of reduced axes may decide"
             + (f", here {', '.join(sorted(deciding))}" if deciding else ", of which there is none"),
         )

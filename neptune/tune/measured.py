@@ -103,21 +103,21 @@ class Measured:
         known, off = np.isfinite(off), np.where(np.isfinite(off), off, self.first)
         octaves = octaves_between(points, [s.sizes for s in self.samples])
         weight = np.array([s.weight for s in self.samples]) * OCTAVE**octaves
-        found = np.clip((off @ weight.T) / (MODEL + weight.sum(axis=1)), -log(BOUND), log(BOUND))
+        logs = np.clip((off @ weight.T) / (MODEL + weight.sum(axis=1)), -log(BOUND), log(BOUND))
         for k, s in enumerate(self.samples):
-            at = np.flatnonzero(octaves[:, k] == 0)
+            columns = np.flatnonzero(octaves[:, k] == 0)
             here = off[:, k] * s.weight / (s.weight + MODEL)
             if s.weight >= BELIEVED:
                 here = np.where(known[:, k], off[:, k], log(NEVER))
-            found[:, at] = here[:, None]
-        return np.exp(found)
+            logs[:, columns] = here[:, None]
+        return np.exp(logs)
 
 
-def octaves_between(points: Sequence[Sizes], of: Sequence[Sizes]) -> Array:
+def octaves_between(points: Sequence[Sizes], others: Sequence[Sizes]) -> Array:
     """How far each point (rows) is from each of others: doublings of sizes, added up."""
-    names = list(of[0])
-    at, there = (
+    names = list(others[0])
+    here, there = (
         np.log2(np.maximum(np.array([[p[n] for n in names] for p in many], np.float64).reshape(len(many), -1), 1))
-        for many in (points, of)
+        for many in (points, others)
     )
-    return np.abs(at[:, None] - there[None]).sum(axis=2)
+    return np.abs(here[:, None] - there[None]).sum(axis=2)

@@ -72,9 +72,9 @@ class Numbers(Integers[Number]):
         return lambda known: UNKNOWN
 
     def cast(self, e: Cast[Expr]) -> Number:
-        of = self.of(e.arg)
+        arg = self.of(e.arg)
         # Sums of bools are numbers, which they are for Python but not for arrays.
-        return lambda known: np.multiply(of(known), 1.0)
+        return lambda known: np.multiply(arg(known), 1.0)
 
     def select(self, e: Select[Expr]) -> Number:
         pred, then, other = self.of(e.pred), self.of(e.then), self.of(e.other)

@@ -143,9 +143,9 @@ def with_params(artifact: Artifact, declared: Program, params: Any, values: Mapp
 
     `declared` has the kernel's parameters. Raises ScheduleError for a name or a value that is not legal.
     """
-    asked = f"kernel.with_params of `{artifact.name}`"
+    request = f"kernel.with_params of `{artifact.name}`"
     if not isinstance({} if params is None else params, Mapping):
-        raise ScheduleError(f"{asked} with {params!r:.40}", "params is a mapping of names to values")
+        raise ScheduleError(f"{request} with {params!r:.40}", "params is a mapping of names to values")
     numbers = plain_numbers({**(params or {}), **values})
     least = artifact.explanation.get("least", {})
     free = {t.name: least.get(t.name, 1) for t in declared.tunables if t.covers is None}
@@ -156,7 +156,7 @@ def with_params(artifact: Artifact, declared: Program, params: Any, values: Mapp
     covering = tuple(t.name for t in declared.tunables if t.covers is not None)
     of_form = [] if artifact.form is None else [n for n in numbers if n in artifact.form.levers and n not in free]
     hint = f"neptune.compile(…, params={{{of_form[0]!r}: …}}), which makes another form anew" if of_form else None
-    Space(free, covering, artifact.chosen, kernels).check(asked, numbers, hint)
+    Space(free, covering, artifact.chosen, kernels).check(request, numbers, hint)
     return artifact.with_values(numbers).pinning({*artifact.explanation.get(PINNED, ()), *numbers})
 
 
@@ -190,10 +190,10 @@ def checked_sizes(what: str, program: Program, given: Mapping[Any, int] | None) 
     sizes: dict[str, int] = {}
     for key, value in plain_numbers(given or {}).items():
         name = key if isinstance(key, str) else getattr(key, "name", None)
-        asked = f"compile `{program.name}` with {what}={{{name or key!r}: {value!r}}}"
+        request = f"compile `{program.name}` with {what}={{{name or key!r}: {value!r}}}"
         if name not in known:
-            raise ShapeError(asked, "it has no such size", legal=tuple(known))
+            raise ShapeError(request, "it has no such size", legal=tuple(known))
         if isinstance(value, bool) or not isinstance(value, int) or value < (known[name].lo or 0):
-            raise ShapeError(asked, "this is no size", legal=(f"an integer of at least {known[name].lo or 0}",))
+            raise ShapeError(request, "this is no size", legal=(f"an integer of at least {known[name].lo or 0}",))
         sizes[name] = value
     return sizes

@@ -40,8 +40,8 @@ def with_grids(
         steps = rule.steps
         for values in (tiles[k.name] for k in own if k.name in tiles):
             steps = substitute(steps, {n: Const(v, "int32") for n, v in values.items()})
-        made = tuple(grids.get(k.name, tuple(g.extent for g in k.grid)) for k in own)
-        rules.append(replace(rule, steps=steps, grids=made))
+        own_grids = tuple(grids.get(k.name, tuple(g.extent for g in k.grid)) for k in own)
+        rules.append(replace(rule, steps=steps, grids=own_grids))
     return tuple(rules)
 
 
@@ -50,7 +50,7 @@ def repeatable(rules: tuple[Parts, ...], processors: int) -> tuple[Parts, ...]:
     return tuple(replace(p, processors=processors) for p in rules)
 
 
-def invariant(rules: tuple[Parts, ...], deciding: frozenset[str], at: Mapping[str, int]) -> tuple[Parts, ...]:
-    """The rules in which no other sizes than `deciding` count: of the others it is as if they were `at`."""
-    fixed: dict[str, Expr] = {n: Const(v, "int32") for n, v in at.items() if n not in deciding}
+def invariant(rules: tuple[Parts, ...], deciding: frozenset[str], sizes: Mapping[str, int]) -> tuple[Parts, ...]:
+    """The rules in which no other sizes than `deciding` count: the others are as in `sizes`."""
+    fixed: dict[str, Expr] = {n: Const(v, "int32") for n, v in sizes.items() if n not in deciding}
     return tuple(replace(p, grids=tuple(tuple(substitute(e, fixed) for e in g) for g in p.grids)) for p in rules)

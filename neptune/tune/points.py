@@ -49,19 +49,19 @@ def sizes_of(program: Program | TileProgram) -> tuple[str, ...]:
 def reference(program: Program, typical: Mapping[str, int], bounds: Mapping[str, int]) -> Sizes:
     """Typical sizes: those that are given, and for the others what is usual and fits."""
     limits, few = _limits(program, bounds), repeated(program)
-    found = {n: _within(FEW if n in few else LONG, limits[n]) for n in limits} | dict(typical)
+    sizes = {n: _within(FEW if n in few else LONG, limits[n]) for n in limits} | dict(typical)
     free = [n for n in limits if n not in typical and n not in few]
-    while _bytes(program, found) > TYPICAL_BYTES and any(found[n] > max(1, limits[n][0]) for n in free):
-        found |= {n: _within(found[n] // 2, limits[n]) for n in free}
-    return found
+    while _bytes(program, sizes) > TYPICAL_BYTES and any(sizes[n] > max(1, limits[n][0]) for n in free):
+        sizes |= {n: _within(sizes[n] // 2, limits[n]) for n in free}
+    return sizes
 
 
 def points(program: Program, typical: Mapping[str, int], bounds: Mapping[str, int]) -> tuple[Sizes, ...]:
     """The sizes at which schedules are compared, the reference first."""
     start, limits, few = reference(program, typical, bounds), _limits(program, bounds), repeated(program)
     free = [n for n in limits if n not in typical]
-    found = [start, *_one_by_one(start, free), *_combined(start, free, few)]
-    legal = ({n: _within(v, limits[n]) if n in free else v for n, v in p.items()} for p in found)
+    every = [start, *_one_by_one(start, free), *_combined(start, free, few)]
+    legal = ({n: _within(v, limits[n]) if n in free else v for n, v in p.items()} for p in every)
     fitting = [p for p in legal if _bytes(program, p) <= MOST_BYTES]
     unique = list({tuple(p.items()): p for p in (start, *fitting)}.values())
     if len(unique) > MOST:
@@ -73,14 +73,14 @@ def between(program: Program, bounds: Mapping[str, int], count: int) -> list[Siz
     """So many other sizes, even in their logarithms, always the same: half of them with lengths alike, as queries and
     keys are."""
     limits, few, draw = _limits(program, bounds), repeated(program), random.Random(0)
-    found: list[Sizes] = []
+    sizes: list[Sizes] = []
     for k in range(count * 4):
-        at = {n: _within(round(2 ** draw.uniform(0, log2(max(2, of[1])))), of) for n, of in limits.items()}
-        if k % 2 and (lengths := [n for n in at if n not in few]):
-            at |= {n: _within(at[lengths[0]], limits[n]) for n in lengths}
-        if len(found) < count and _bytes(program, at) <= MOST_BYTES:
-            found.append(at)
-    return found
+        one = {n: _within(round(2 ** draw.uniform(0, log2(max(2, limit[1])))), limit) for n, limit in limits.items()}
+        if k % 2 and (lengths := [n for n in one if n not in few]):
+            one |= {n: _within(one[lengths[0]], limits[n]) for n in lengths}
+        if len(sizes) < count and _bytes(program, one) <= MOST_BYTES:
+            sizes.append(one)
+    return sizes
 
 
 def class_sizes(program: Program, sizes: Mapping[str, int | float]) -> Sizes:
@@ -111,12 +111,12 @@ def _combined(start: Sizes, free: list[str], repeated: frozenset[str]) -> Iterat
 
 def _limits(program: Program, bounds: Mapping[str, int]) -> dict[str, Limits]:
     known = {s.name: s for s in program.scalars}
-    found: dict[str, Limits] = {}
+    limits: dict[str, Limits] = {}
     for n in sizes_of(program):
         lo = known[n].lo or 0
         hi = min(x for x in (bounds.get(n), known[n].hi, LADDER[-1]) if x is not None)
-        found[n] = (lo, max(lo, hi), known[n].divisor)
-    return found
+        limits[n] = (lo, max(lo, hi), known[n].divisor)
+    return limits
 
 
 def _within(value: int, limits: Limits) -> int:
@@ -132,7 +132,7 @@ def repeated(program: Program) -> frozenset[str]:
         for k, d in enumerate(b.shape):
             (inner if k >= len(b.shape) - 2 else outer).update(variables(d))
     everywhere = [{v for d in b.shape if isinstance(d, Var) for v in variables(d)} for b in program.outputs]
-    return frozenset(n for n in outer - inner if all(n in of for of in everywhere))
+    return frozenset(n for n in outer - inner if all(n in names for names in everywhere))
 
 
 def _bytes(program: Program, sizes: Sizes) -> float:

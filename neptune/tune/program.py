@@ -143,9 +143,9 @@ class ProgramAt:
         if p.dtype not in self.machine.matrix:
             return 0.0
         rows, cols, depth = (self.extents.get(a, 1) for a in (p.rows, p.cols, p.depth))
-        whole = np.maximum(rows, LEAST_ROWS) * np.maximum(cols, LEAST_COLS) * depth
+        covered = np.maximum(rows, LEAST_ROWS) * np.maximum(cols, LEAST_COLS) * depth
         step = 256 // min(DTYPES[p.dtype].bits, 16)
-        return np.where(self.asynchronous(p), 0.0, whole / (LEAST_ROWS * LEAST_COLS * step * self.warps))
+        return np.where(self.asynchronous(p), 0.0, covered / (LEAST_ROWS * LEAST_COLS * step * self.warps))
 
     def _promoted(self, p: Product) -> Array:
         """Sums of 8-bit products that are added in float32, 32 products each (`neptune.codegen.triton_float8`)."""

@@ -97,41 +97,41 @@ def ranked_at(
     space, model = _space(program), model_of(program)
     launches = {"num_warps": space["num_warps"][-1:], "num_stages": (DEPTH,)}
     tiles = _tiles(model, points, machine, space | launches | {n: (v,) for n, v in given.items()})
-    asked: list[dict[str, int]] = []
+    choices: list[dict[str, int]] = []
     ends = [0]
     fixed = dict(given)
     for kept in tiles:
         launched = (params | launch for params in kept for launch in _combinations({n: space[n] for n in LAUNCH}))
-        whole = (params | fixed for params in launched if _of_use(model, params))
-        asked += {tuple(p.items()): p for p in whole}.values()
-        ends.append(len(asked))
-    if not asked:
+        complete = (params | fixed for params in launched if _of_use(model, params))
+        choices += {tuple(p.items()): p for p in complete}.values()
+        ends.append(len(choices))
+    if not choices:
         return [() for _ in points]
-    at = [k for k, (a, b) in enumerate(pairwise(ends)) for _ in range(a, b)]
-    found = predictions(model, Points(asked, points, range(len(asked)), at), machine)
-    return [_ordered(found, asked, range(a, b), most) for a, b in pairwise(ends)]
+    which = [k for k, (a, b) in enumerate(pairwise(ends)) for _ in range(a, b)]
+    predicted = predictions(model, Points(choices, points, range(len(choices)), which), machine)
+    return [_ordered(predicted, choices, range(a, b), most) for a, b in pairwise(ends)]
 
 
 def _ordered(
-    found: Predictions, asked: Sequence[dict[str, int]], numbers: range, most: int | None
+    predicted: Predictions, choices: Sequence[dict[str, int]], numbers: range, most: int | None
 ) -> tuple[Ranked, ...]:
     """Those of the predictions with these numbers that fit the machine, best first, `most` of them at most."""
-    times = dict(zip(numbers, found.us[numbers.start : numbers.stop].tolist(), strict=True))
+    times = dict(zip(numbers, predicted.us[numbers.start : numbers.stop].tolist(), strict=True))
     fitting = [k for k in numbers if isfinite(times[k])]
     best = min((times[k] for k in fitting), default=0.0)
 
     def order(k: int) -> tuple[float, ...]:
-        us, params = times[k], asked[k]
+        us, params = times[k], choices[k]
         if us > CLOSE * best:
             return True, us
-        return False, *preferred(found, k, params), us
+        return False, *preferred(predicted, k, params), us
 
-    return tuple(Ranked(asked[k], found.at(k)) for k in sorted(fitting, key=order)[:most])
+    return tuple(Ranked(choices[k], predicted.at(k)) for k in sorted(fitting, key=order)[:most])
 
 
-def preferred(found: Predictions, k: int, params: Mapping[str, int]) -> tuple[float, ...]:
+def preferred(predicted: Predictions, k: int, params: Mapping[str, int]) -> tuple[float, ...]:
     """What decides between choices that are predicted to be as fast, the least first: prediction number k is of one."""
-    registers = max(t.needs[t.which[k]].registers for t in found.kernels) * params["num_warps"]
+    registers = max(t.needs[t.which[k]].registers for t in predicted.kernels) * params["num_warps"]
     # Larger tiles are fewer steps, and fewer latencies that may not be hidden.
     tiles = prod(v for n, v in params.items() if n not in LAUNCH)
     return registers, abs(params["num_stages"] - PIPELINE), -tiles
@@ -211,13 +211,13 @@ def _of_groups(
     kept: list[list[tuple[float, dict[str, int]]]] = [[(0.0, first)] for _ in points]
     for names, kernels in groups:
         every = list(_combinations({n: space[n] for n in names}))
-        found = predictions(model, Points.product([first | own for own in every], points), machine)
-        us = np.asarray(sum(found.kernels[k].us for k in kernels)).reshape(len(every), len(points))
-        for at, row in enumerate(us.T):
+        predicted = predictions(model, Points.product([first | own for own in every], points), machine)
+        us = np.asarray(sum(predicted.kernels[k].us for k in kernels)).reshape(len(every), len(points))
+        for point, row in enumerate(us.T):
             best = [k for k in row.argsort(kind="stable")[:FEW] if isfinite(row[k])]
-            whole = [(before + float(row[k]), params | every[k]) for before, params in kept[at] for k in best]
-            kept[at] = sorted(whole, key=lambda w: w[0])[:KEPT]
-    return [[params for _, params in of] for of in kept]
+            complete = [(before + float(row[k]), params | every[k]) for before, params in kept[point] for k in best]
+            kept[point] = sorted(complete, key=lambda w: w[0])[:KEPT]
+    return [[params for _, params in paths] for paths in kept]
 
 
 Asked: TypeAlias = Callable[[list[dict[str, int]]], Sequence[float]]
@@ -228,26 +228,26 @@ def _times(model: Model, sizes: Mapping[str, int], machine: Machine, choices: li
     return [float(us) for us in predictions(model, Points.at(choices, sizes), machine).us]
 
 
-def _searched(asked: Asked, space: Mapping[str, Sequence[int]]) -> list[dict[str, int]]:
+def _searched(ask: Asked, space: Mapping[str, Sequence[int]]) -> list[dict[str, int]]:
     starts = ({n: values[0] for n, values in space.items()}, {n: min(values) for n, values in space.items()})
-    found = {tuple(params.items()): us for start in starts for us, params in _descent(asked, space, start)}
-    return [dict(params) for params in sorted(found, key=lambda params: found[params])[:KEPT]]
+    times = {tuple(params.items()): us for start in starts for us, params in _descent(ask, space, start)}
+    return [dict(params) for params in sorted(times, key=lambda params: times[params])[:KEPT]]
 
 
 def _descent(
-    asked: Asked, space: Mapping[str, Sequence[int]], at: dict[str, int]
+    ask: Asked, space: Mapping[str, Sequence[int]], params_now: dict[str, int]
 ) -> Iterator[tuple[float, dict[str, int]]]:
     """What a search meets that changes one value at a time, as long as that makes the program faster."""
     best, before = inf, None
     while best != before:
         before = best
         for name, values in space.items():
-            choices = [{**at, name: value} for value in values]
-            for us, params in zip(asked(choices), choices, strict=True):
+            choices = [{**params_now, name: value} for value in values]
+            for us, params in zip(ask(choices), choices, strict=True):
                 if isfinite(us):
                     yield us, params
                 if us < best:
-                    best, at = us, params
+                    best, params_now = us, params
 
 
 def _combinations(space: Mapping[str, Sequence[int]]) -> Iterator[dict[str, int]]:

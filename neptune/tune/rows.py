@@ -50,8 +50,8 @@ class Rows:
         if most == 1:
             orders = (ranked(self.program, self.points[k], self.machine, self.given) for k in anchors)
         else:
-            at = [self.points[k] for k in anchors]
-            orders = ranked_at(self.program, at, self.machine, self.given, most=1 + len(self.failed))
+            points = [self.points[k] for k in anchors]
+            orders = ranked_at(self.program, points, self.machine, self.given, most=1 + len(self.failed))
         sound = ([r.params for r in order if r.params not in self.failed] for order in orders)
         fresh: list[Mapping[str, int]] = []
         for first in islice((own[0] for own in sound if own), most):
@@ -86,8 +86,8 @@ class Rows:
 
     def preference(self) -> list[tuple[float, ...]]:
         """For each choice what decides where predictions tell nothing (`neptune.tune.rank.preferred`)."""
-        found = predictions(model_of(self.program), Points.product(self.choices, self.points[:1]), self.machine)
-        return [preferred(found, k, params) for k, params in enumerate(self.choices)]
+        predicted = predictions(model_of(self.program), Points.product(self.choices, self.points[:1]), self.machine)
+        return [preferred(predicted, k, params) for k, params in enumerate(self.choices)]
 
     def plain(self, choices: Sequence[Mapping[str, int]], points: Sequence[Sizes]) -> Array:
         """As the model alone predicts them."""
@@ -102,7 +102,7 @@ def counted(rows_of: Mapping[str, Rows], looked: Sequence[int], form: OtherForm)
     on_tiles = {n: float(us[0]) for n, us in own.items()}
     best = np.min(list(own.values()), axis=0)
     contested = np.sum([us <= WITHIN * best for us in own.values()], axis=0) > 1
-    found: dict[str, float] = {}
+    times: dict[str, float] = {}
     for name in sorted(own, key=lambda n: (on_tiles[n], n)):
         rows, leads = rows_of[name], own[name] <= best
         near = np.flatnonzero(contested & (own[name] <= WITHIN * best) & np.isfinite(own[name])).tolist()
@@ -113,7 +113,7 @@ def counted(rows_of: Mapping[str, Rows], looked: Sequence[int], form: OtherForm)
             if us < own[name][j] and (leads[j] or CLOSE * us < best[j]):
                 relative[j], best[j] = us / own[name][j], us
                 if j == 0:
-                    found[name] = us
+                    times[name] = us
         if (relative < 1).any():
             rows.count(Gain(tuple(rows.points[k] for k in looked), tuple(relative.tolist())))
-    return Counted(form.name, found, on_tiles)
+    return Counted(form.name, times, on_tiles)

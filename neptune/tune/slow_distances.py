@@ -57,12 +57,12 @@ def lost_expansions(s: Subject) -> Iterator[Found]:
 
 def _sides(s: Subject, loops: tuple[For, ...], stage: Stage) -> Sides | None:
     """The operands of a sum that would be those of a product of matrices."""
-    kept, folded = (frozenset(f.var for f in of if s.length(f) >= SHORTEST) for of in around(loops, stage))
+    kept, folded = (frozenset(f.var for f in loops_of if s.length(f) >= SHORTEST) for loops_of in around(loops, stage))
     for x, y in permutations(loads(stage.action.values[0]), 2):
-        mine, theirs = (frozenset[str]().union(*map(variables, e.index)) for e in (x, y))
-        found = Sides(x, y, (mine - theirs) & kept, (theirs - mine) & kept, mine & theirs & folded)
-        if found.rows and found.cols and found.depth and {x.dtype, y.dtype} <= set(OF_UNIT):
-            return found
+        left, right = (frozenset[str]().union(*map(variables, e.index)) for e in (x, y))
+        sides = Sides(x, y, (left - right) & kept, (right - left) & kept, left & right & folded)
+        if sides.rows and sides.cols and sides.depth and {x.dtype, y.dtype} <= set(OF_UNIT):
+            return sides
     return None
 
 
@@ -96,6 +96,6 @@ def _product(a: list[Term] | None, b: list[Term] | None) -> list[Term] | None:
 
 def _is_multiplied_out(s: Subject, sides: Sides) -> bool:
     """True where a kernel has a product on tiles of these two operands and nothing else."""
-    mine = [s.inputs_of(e, s.sources) for e in (sides.a, sides.b)]
-    theirs = [[s.behind(e, k.name) for e in (dot.a, dot.b)] for k in s.tiles.kernels for dot in dots(k)]
-    return mine in theirs or mine[::-1] in theirs
+    sources = [s.inputs_of(e, s.sources) for e in (sides.a, sides.b)]
+    products = [[s.behind(e, k.name) for e in (dot.a, dot.b)] for k in s.tiles.kernels for dot in dots(k)]
+    return sources in products or sources[::-1] in products

@@ -62,8 +62,8 @@ def _by_columns(s: Subject, name: str) -> bool:
     """True where each loop that reads an input goes along its rows, one column an iteration: a program's own rows,
     which it finds in the nearest cache when it goes along them again."""
     sections = [x for k in s.tiles.kernels for x in work_of(k).sections if x.loop and isinstance(x.loop.hi, Const)]
-    mine = [m.column for x in sections for m in x.moves if m.buffer == name]
-    return bool(mine) and all(mine)
+    columns = [m.column for x in sections for m in x.moves if m.buffer == name]
+    return bool(columns) and all(columns)
 
 
 def _is_large(s: Subject, name: str) -> bool:
@@ -88,15 +88,15 @@ def _shares(s: Subject, name: str) -> int:
     return max(1, len(apart))
 
 
-def _ends(e: Expr, of: Mapping[str, tuple[float, float]]) -> tuple[float, float]:
+def _ends(e: Expr, ranges: Mapping[str, tuple[float, float]]) -> tuple[float, float]:
     """The least and the largest value of an index; of what is no sum of loop variables and numbers nothing is known."""
     match e:
         case Const(value, _):
             return value, value
-        case Var(name, _) if name in of:
-            return of[name]
+        case Var(name, _) if name in ranges:
+            return ranges[name]
         case Op("add", (a, b), _):
-            first, second = _ends(a, of), _ends(b, of)
+            first, second = _ends(a, ranges), _ends(b, ranges)
             return first[0] + second[0], first[1] + second[1]
     return -inf, inf
 
@@ -216,14 +216,15 @@ def idle_processors(s: Subject) -> Iterator[Found]:
 
     At the sizes that were named; where some were not, at the largest, which leave fewest idle.
     """
-    found = s.predicted(s.sizes if s.given else s.largest)
-    if found is None:
+    predicted = s.predicted(s.sizes if s.given else s.largest)
+    if predicted is None:
         return
-    idle = [k for k in found.kernels if k.programs < IDLE * s.machine.processors]
-    if idle and sum(k.us for k in idle) >= max(WORTH, PART * sum(k.us for k in found.kernels)):
+    idle = [k for k in predicted.kernels if k.programs < IDLE * s.machine.processors]
+    if idle and sum(k.us for k in idle) >= max(WORTH, PART * sum(k.us for k in predicted.kernels)):
         longest = max(idle, key=lambda k: k.us)
-        at = s.sizes if s.given else s.largest
-        where = f"{' at' if s.given else ', even at'} {', '.join(f'{n}={v}' for n, v in at.items())}" if at else ""
+        sizes = s.sizes if s.given else s.largest
+        named = ", ".join(f"{n}={v}" for n, v in sizes.items())
+        where = f"{' at' if s.given else ', even at'} {named}" if sizes else ""
         few = f"{longest.programs} program{'s' * (longest.programs != 1)}"
         numbers = {"programs": few, "processors": str(s.machine.processors)}
         yield longest.name, {**numbers, "machine": s.machine.name, "at": where}

@@ -103,15 +103,15 @@ def _narrowest(e: Expr) -> Expr:
 
 def _computes(s: Subject, kernel: TileKernel, dot: Dot, product: Contraction) -> bool:
     """True for a product on tiles whose operands come from the same inputs as those of the expression."""
-    mine = [s.inputs_of(e, s.sources) for e in (product.a, product.b)]
-    theirs = [s.behind(e, kernel.name) for e in (dot.a, dot.b)]
-    return any(all(a & b for a, b in zip(mine, others, strict=True)) for others in (theirs, theirs[::-1]))
+    sources = [s.inputs_of(e, s.sources) for e in (product.a, product.b)]
+    operands = [s.behind(e, kernel.name) for e in (dot.a, dot.b)]
+    return any(all(a & b for a, b in zip(sources, others, strict=True)) for others in (operands, operands[::-1]))
 
 
 def _why_lost(stage: Stage, loops: tuple[For, ...], product: Contraction) -> dict[str, str]:
     form = matrix_product(stage.action, [f.var for f in loops])
-    whole = {_narrowest(e).dtype for e in (product.a, product.b)} - set(NARROW) - {"float32"}
-    if isinstance(form, NoProduct) and whole and product.dtype != "float32":
+    wide = {_narrowest(e).dtype for e in (product.a, product.b)} - set(NARROW) - {"float32"}
+    if isinstance(form, NoProduct) and wide and product.dtype != "float32":
         hint = 'x.astype("float16").astype("float32") * …, exact for 8 bits; the sum is exact below 2**24'
         return {"why": form.wrong, "remedy": hint}
     if isinstance(form, NoProduct):
@@ -195,10 +195,10 @@ def unknown_widths(s: Subject) -> Iterator[Found]:
         elements = [e for e in stored if e in d and {axes.of(e, x) for x in like} <= {a.name for a in d[e].spatial}]
         if over and wide and elements:
             names = sorted(frozenset[str]().union(*(variables(a.extent) for a in wide)))
-            at = {n: s.sizes[n] if s.given else USUAL for n in names}
-            if (times := _times_as_fast(s, at)) >= FASTER:
+            sizes = {n: s.sizes[n] if s.given else USUAL for n in names}
+            if (times := _times_as_fast(s, sizes)) >= FASTER:
                 words = {"axis": wide[0].name, "sizes": " and ".join(f"`{n}`" for n in names), "times": f"{times:.1f}"}
-                shown = ", ".join(f"{n}={v}" for n, v in at.items())
+                shown = ", ".join(f"{n}={v}" for n, v in sizes.items())
                 yield late, {**words, "elements": listed(elements, "is", "are"), "at": shown}
                 return
 
@@ -218,8 +218,8 @@ def _times_as_fast(s: Subject, numbers: Mapping[str, int]) -> float:
     """How many times as fast the best schedule is predicted where some sizes are numbers."""
     sizes = {**s.sizes, **numbers}
     best = next(candidates(_with_numbers(s.loops, numbers), None, Wishes(sizes), s.machine))
-    ours, theirs = (ranked(t, sizes, s.machine) for t in (s.tiles, best.tiles))
-    return ours[0].prediction.us / theirs[0].prediction.us if ours and theirs else 0.0
+    ours, best_ranked = (ranked(t, sizes, s.machine) for t in (s.tiles, best.tiles))
+    return ours[0].prediction.us / best_ranked[0].prediction.us if ours and best_ranked else 0.0
 
 
 def _with_numbers(program: Program, numbers: Mapping[str, int]) -> Program:

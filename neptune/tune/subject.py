@@ -73,15 +73,15 @@ class Subject:
 
     def predicted(self, sizes: Mapping[str, int]) -> Prediction | None:
         """What the cost model says at some sizes; None where it says nothing."""
-        found = predictions(model_of(self.tiles), Points.at([self.params], sizes), self.machine)
-        return found.at(0) if isfinite(float(found.us[0])) else None
+        predicted = predictions(model_of(self.tiles), Points.at([self.params], sizes), self.machine)
+        return predicted.at(0) if isfinite(float(predicted.us[0])) else None
 
     @cached_property
     def largest(self) -> Mapping[str, int]:
         """The largest sizes that are looked at."""
         known = {s.name: s for s in self.loops.scalars}
         limits = {n: (self.bounds.get(n), known[n].hi, LADDER[-1]) for n in sizes_of(self.loops)}
-        return {n: min(x for x in of if x is not None) for n, of in limits.items()}
+        return {n: min(x for x in options if x is not None) for n, options in limits.items()}
 
     def length(self, loop: For) -> float:
         """The length of a loop of the expression, as far as it is known; inf where a caller has named no size."""
@@ -108,12 +108,12 @@ class Subject:
     @cached_property
     def sources(self) -> Mapping[str, frozenset[str]]:
         """The inputs that each buffer of the expression is computed from."""
-        found = {b.name: frozenset([b.name]) for b in self.loops.inputs}
+        sources = {b.name: frozenset([b.name]) for b in self.loops.inputs}
         for _, stage in self.nests:
-            read = frozenset[str]().union(*(self.inputs_of(v, found) for v in stage.action.values))
+            read = frozenset[str]().union(*(self.inputs_of(v, sources) for v in stage.action.values))
             for buffer in stage.action.buffers:
-                found[buffer] = found.get(buffer, frozenset()) | read
-        return found
+                sources[buffer] = sources.get(buffer, frozenset()) | read
+        return sources
 
     @staticmethod
     def inputs_of(e: Expr, sources: Mapping[str, frozenset[str]]) -> frozenset[str]:
@@ -123,17 +123,17 @@ class Subject:
     @cached_property
     def tile_sources(self) -> Mapping[str, frozenset[str]]:
         """The inputs behind each buffer, and behind each local (`kernel:local`), of the tile program."""
-        found = {b.name: frozenset([b.name]) for b in self.tiles.inputs}
+        sources = {b.name: frozenset([b.name]) for b in self.tiles.inputs}
         before: dict[str, frozenset[str]] = {}
-        while found != before:
-            before = dict(found)
+        while sources != before:
+            before = dict(sources)
             for kernel in self.tiles.kernels:
                 for s in walk_stmts(kernel.body):
                     if isinstance(s, Assign | StoreTile):
                         name = s.buffer if isinstance(s, StoreTile) else f"{kernel.name}:{s.name}"
-                        read = (self._behind(e, kernel.name, found) for e in stmt_exprs(s))
-                        found[name] = found.get(name, frozenset()).union(*read)
-        return found
+                        read = (self._behind(e, kernel.name, sources) for e in stmt_exprs(s))
+                        sources[name] = sources.get(name, frozenset()).union(*read)
+        return sources
 
     def behind(self, e: TExpr, kernel: str) -> frozenset[str]:
         """The inputs that a tile expression of a kernel is computed from."""

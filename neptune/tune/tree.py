@@ -52,15 +52,15 @@ def compared(points: Sequence[Sizes], deciding: frozenset[str] | None = None) ->
     """What is compared, at each point: sizes that differ (those `deciding` alone), and products of them."""
     legal = points[0] if deciding is None else [n for n in points[0] if n in deciding]
     names = [n for n in legal if len({p[n] for p in points}) > 1]
-    products = (of for count in (1, 2, 3) for of in combinations(names, count))
-    return {of: np.array([float(prod(p[n] for n in of)) for p in points]) for of in products}
+    products = (axes for count in (1, 2, 3) for axes in combinations(names, count))
+    return {axes: np.array([float(prod(p[n] for n in axes)) for p in points]) for axes in products}
 
 
 def cut(logs: Array, features: Mapping[tuple[str, ...], Array], depth: int) -> Tree:
     """The tree that picks among rows with the least sum over all points."""
-    whole = logs.sum(axis=1)
-    best = int(whole.argmin())
-    cost, taken = float(whole[best]), None
+    sums_of_rows = logs.sum(axis=1)
+    best = int(sums_of_rows.argmin())
+    cost, taken = float(sums_of_rows[best]), None
     if depth and len(logs) > 1 and float(logs.min(axis=0).sum()) < cost - GAIN:
         for names, values in features.items():
             order = values.argsort(kind="stable")
