@@ -108,9 +108,9 @@ class Kernel(Shown):
             rows = neptune.compile(softmax("float32")).torch_op("mylib::softmax")
             y = torch.compile(lambda x: rows(x) + 1, fullgraph=True)(x)
         """
-        of = self.executable
+        executable = self.executable
         on = {key: _on_device(self, key.lower()) for key in custom_op.DEVICES}
-        return custom_op.define(name, self._content, of.signature, on)
+        return custom_op.define(name, self._content, executable.signature, on)
 
     @cached_property
     def _content(self) -> str:
@@ -194,11 +194,11 @@ class Kernel(Shown):
 
         Raises TargetError for a target that there is not.
         """
-        chosen, of = parse_target(target), self.executable
+        chosen, own = parse_target(target), self.executable
         make = None if self._make_build is None else lambda: replace(self.build, target=chosen)
         family = self._family
         variant = None if family is None else lambda k: family.kernel(k).for_target(target)
-        return Kernel(Executable(of.artifact.for_target(str(chosen)), of.loops), make, variant, self._accept)
+        return Kernel(Executable(own.artifact.for_target(str(chosen)), own.loops), make, variant, self._accept)
 
     @public
     def with_params(self, params: Mapping[str, int] | None = None, /, **values: int) -> Kernel:
@@ -212,16 +212,16 @@ class Kernel(Shown):
         """
         from neptune.tune.params import with_params
 
-        of, make = self.executable, None
-        artifact = with_params(of.artifact.alone(), of.modules.declared, params, values)
+        executable, make = self.executable, None
+        artifact = with_params(executable.artifact.alone(), executable.modules.declared, params, values)
         if self._make_build is not None:
             make = lambda: replace(self.build, params=artifact.params, family=None, rivals=(), form=None)  # noqa: E731
-        return Kernel(Executable(artifact, of.loops), make)
+        return Kernel(Executable(artifact, executable.loops), make)
 
-    def saying(self, entry: str, said: Any) -> Kernel:
+    def saying(self, entry: str, value: Any) -> Kernel:
         """The same kernel with an entry more in its explanation, plain values."""
-        of = self.executable.artifact
-        return self.keeping(replace(of, explanation={**of.explanation, entry: said}))
+        artifact = self.executable.artifact
+        return self.keeping(replace(artifact, explanation={**artifact.explanation, entry: value}))
 
     def keeping(self, artifact: Artifact) -> Kernel:
         """The same kernel with more in its artifact: what it says of itself, a verdict."""
@@ -251,8 +251,8 @@ class Kernel(Shown):
         """
         from neptune.autotune.tuner import options_of, reported, tune_kernel
 
-        asked = options_of(budget, trials, executor, workers, quiet)
-        return reported(tune_kernel(self, args, asked), asked)
+        options = options_of(budget, trials, executor, workers, quiet)
+        return reported(tune_kernel(self, args, options), options)
 
     @public
     def save(self, path: str | PathLike[str]) -> None:
@@ -270,12 +270,12 @@ class Kernel(Shown):
 
 def _on_device(kernel: Kernel, device: str) -> Callable[..., Any]:
     """The kernel for tensors of a device, made at the first call there."""
-    made: list[Kernel] = []
+    kernels: list[Kernel] = []
 
     def call(*args: Any) -> Any:
-        if not made:
-            made.append(kernel.for_target(target_on(device, kernel.target)))
-        return made[0]._call(args, None, None, None)
+        if not kernels:
+            kernels.append(kernel.for_target(target_on(device, kernel.target)))
+        return kernels[0]._call(args, None, None, None)
 
     return call
 
@@ -294,13 +294,13 @@ def load(path: str | PathLike[str], target: str | None = None) -> Kernel:
         kernel = neptune.load("attention")
         o = kernel(q, k, v)
     """
-    asked = f"load the kernel {saved.shown(path)}"
+    request = f"load the kernel {saved.shown(path)}"
     try:
-        packed = saved.read(path, asked)
+        packed = saved.read(path, request)
         kernel = _unpickled(packed)
         return kernel.for_target(target or config.read().target or saved.target_here(kernel.target))
     except RecordError as error:
-        raise RecordError(asked, error.wrong, legal=error.legal, hint=error.hint, kind=error.kind) from None
+        raise RecordError(request, error.wrong, legal=error.legal, hint=error.hint, kind=error.kind) from None
 
 
 def _unpickled(packed: Packed) -> Kernel:

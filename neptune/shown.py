@@ -143,9 +143,9 @@ class Shown:
 
             for w in kernel.warnings: print(w.message, w.remedy)
         """
-        found = self.executable.artifact.warnings
-        if found is not None:
-            return found
+        remarks = self.executable.artifact.warnings
+        if remarks is not None:
+            return remarks
         from neptune.driver.judgement import with_judgement
 
         return tuple(Remark(**row) for row in with_judgement(self.executable.artifact)[WARNINGS])

@@ -154,20 +154,20 @@ class KernelFamily:
             like = next(others, None)
             # The asynchronous form of a variant is not made of values, and one that is shared is timed anew.
             like = None if choice.keys() & {"levers", SHARED} else like
-            made = self._make(k) if like is None else _at_sizes(like.with_params(choice["params"]), choice)
+            kernel = self._make(k) if like is None else _at_sizes(like.with_params(choice["params"]), choice)
             # Stages that the choice gave are not the caller's.
-            if PINNED in made.executable.artifact.explanation:
-                made = made.keeping(made.executable.artifact.pinning(self._pinned))
+            if PINNED in kernel.executable.artifact.explanation:
+                kernel = kernel.keeping(kernel.executable.artifact.pinning(self._pinned))
             if self._accept is not None:
-                self._accept(made)
-            self._kernels[k] = made
+                self._accept(kernel)
+            self._kernels[k] = kernel
         return self._kernels[k]
 
 
 def _at_sizes(kernel: Kernel, choice: Mapping[str, Any]) -> Kernel:
     """The kernel of a variant, which speaks of sizes that the variant is for."""
-    of = kernel.executable
-    return type(kernel)(Executable(of.artifact.unjudged(choice.get(AT)), of.loops), kernel._make_build)
+    executable = kernel.executable
+    return type(kernel)(Executable(executable.artifact.unjudged(choice.get(AT)), executable.loops), kernel._make_build)
 
 
 def family_of(kernel: Kernel, make: MakeVariant, accept: Accept | None) -> KernelFamily | None:
@@ -193,18 +193,18 @@ def variants_of(kernel: Kernel) -> tuple[Variant, ...]:
 
 def chosen(kernel: Kernel, sizes: Mapping[str, Any]) -> Variant:
     """The variant that these sizes take, with what is predicted there."""
-    asked = f"kernel.chosen({', '.join(f'{n}={v!r}' for n, v in sizes.items())}) of `{kernel.name}`"
+    request = f"kernel.chosen({', '.join(f'{n}={v!r}' for n, v in sizes.items())}) of `{kernel.name}`"
     known = [s.name for s in kernel.executable.loops.scalars]
     for name, value in sizes.items():
         if name not in known:
-            raise ShapeError(asked, f"it has no size `{name}`", legal=known)
+            raise ShapeError(request, f"it has no size `{name}`", legal=known)
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise ShapeError(asked, f"{name}={value!r} is no size", legal=("an integer of at least 0",))
+            raise ShapeError(request, f"{name}={value!r} is no size", legal=("an integer of at least 0",))
     family = kernel._family
     if family is None:
         return variants_of(kernel)[0]
     if missing := sorted(family.deciding - sizes.keys()):
-        raise ShapeError(asked, f"no value was given for {', '.join(missing)}", legal=[f"{n}=…" for n in missing])
+        raise ShapeError(request, f"no value was given for {', '.join(missing)}", legal=[f"{n}=…" for n in missing])
     return replace(variants_of(kernel)[family.members.number_of(sizes)], why=family.why(sizes))
 
 

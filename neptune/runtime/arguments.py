@@ -168,8 +168,9 @@ class Signature:
         if t.is_neg() or t.is_conj():
             # Such a view is a sign that memory does not hold.
             self._refuse(f"argument `{b.name}` is a lazily negated view", hint=f"{b.name}.resolve_neg()")
-        if (found := derivative_of(t)) is not None:
-            self._refuse(f"argument `{b.name}` {found.wrong}", hint=found.instead.format(b.name), kind="gradient")
+        if (derivative := derivative_of(t)) is not None:
+            hint = derivative.instead.format(b.name)
+            self._refuse(f"argument `{b.name}` {derivative.wrong}", hint=hint, kind="gradient")
         if device not in (t.device.type, str(t.device)):
             move = f'{b.name}.to("{device}")'
             self._refuse(f"argument `{b.name}` is on {t.device}", legal=[device], hint=move, kind="device")
@@ -263,8 +264,8 @@ class Signature:
 
     def shapes(self, sizes: Mapping[str, int | float]) -> list[tuple[tuple[int, ...], torch.dtype]]:
         """The shape and the dtype of each output, for these sizes; nothing is allocated."""
-        of = self.program.outputs
-        return [(tuple(evaluate_size(d, sizes) for d in b.shape), getattr(torch, b.dtype)) for b in of]
+        outputs = self.program.outputs
+        return [(tuple(evaluate_size(d, sizes) for d in b.shape), getattr(torch, b.dtype)) for b in outputs]
 
     def _outputs(
         self,
@@ -304,8 +305,8 @@ class Signature:
     def _refuse(
         self, wrong: str, *, legal: Sequence[str] = (), hint: str | None = None, kind: str | None = None
     ) -> NoReturn:
-        asked = f"call of kernel `{self.program.name}`"
-        raise ShapeError(asked, wrong, legal=legal, hint=hint, where=str(self), kind=kind)
+        request = f"call of kernel `{self.program.name}`"
+        raise ShapeError(request, wrong, legal=legal, hint=hint, where=str(self), kind=kind)
 
 
 def free_scalars(program: Program) -> list[Scalar]:

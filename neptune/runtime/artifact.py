@@ -112,14 +112,14 @@ class Artifact:
     @property
     def family(self) -> Json | None:
         """The variants that sizes decide between, of which this is one; None for a kernel that is the only one."""
-        found = self.explanation.get(FAMILY)
-        return None if found is None else dict(found)
+        described = self.explanation.get(FAMILY)
+        return None if described is None else dict(described)
 
     @property
     def warnings(self) -> tuple[Remark, ...] | None:
         """What makes the kernel slower than it need be; None where it was not judged with its present parameters."""
-        found = self.explanation.get(WARNINGS)
-        return None if found is None else tuple(Remark(**row) for row in found)
+        rows = self.explanation.get(WARNINGS)
+        return None if rows is None else tuple(Remark(**row) for row in rows)
 
     def unjudged(self, at: Mapping[str, int] | None = None) -> Artifact:
         """The same kernel without what was said of other parameters; with `at`, judged at these sizes next time."""
@@ -148,10 +148,10 @@ class Artifact:
 
     def undecided(self) -> Artifact:
         """The same kernel without what tells its variants apart, which is another thing once it is saved."""
-        said = dict(self.explanation)
+        explanation = dict(self.explanation)
         if (family := self.family) is not None:
-            said[FAMILY] = [{n: v[n] for n in ("template", "params")} for v in family["variants"]]
-        return replace(self, explanation=said, counts="")
+            explanation[FAMILY] = [{n: v[n] for n in ("template", "params")} for v in family["variants"]]
+        return replace(self, explanation=explanation, counts="")
 
     def for_target(self, target: str) -> Artifact:
         """The same kernel for another target: all of them run the same programs."""
@@ -184,13 +184,13 @@ def pack(artifact: Artifact, made_with: Mapping[str, str | None]) -> Packed:
     modules: Json = {}
     names: dict[str, str] = {}
     for loads, module in artifact.modules.items():
-        of: Json = {}
+        sources: Json = {}
         for offsets, text in zip(OFFSETS, module.texts, strict=True):
             name = names.setdefault(text, f"kernel_{loads}{'' if offsets == OFFSETS[0] else f'_{offsets}'}.py")
             files[name] = text
-            of[offsets] = name
+            sources[offsets] = name
         modules[loads] = {
-            "source": of,
+            "source": sources,
             "aligned": list(module.aligned),
             "spans": [span_json(s) for s in module.spans],
             "kernels": [kernel_json(k) for k in module.kernels],
@@ -231,7 +231,7 @@ def with_variants(own: Packed, variants: Mapping[int, Packed]) -> Packed:
 
 def unpack_variants(packed: Packed) -> dict[int, Artifact]:
     """The other variants that a kernel was packed with, by number; RecordError as `unpack`."""
-    found: dict[int, Artifact] = {}
+    artifacts: dict[int, Artifact] = {}
     variants = packed.manifest.get("variants", {})
     if not isinstance(variants, dict) or not all(k.isascii() and k.isdecimal() and len(k) < 9 for k in variants):
         raise damaged("its variants have no numbers")
@@ -239,8 +239,8 @@ def unpack_variants(packed: Packed) -> dict[int, Artifact]:
         check_manifest(manifest)
         prefix = f"variant{k}_"
         files = {n.removeprefix(prefix): text for n, text in packed.files.items() if n.startswith(prefix)}
-        found[int(k)] = unpack(Packed(manifest, files), prefix)
-    return found
+        artifacts[int(k)] = unpack(Packed(manifest, files), prefix)
+    return artifacts
 
 
 def unpack(packed: Packed, prefix: str = "") -> Artifact:
@@ -268,8 +268,8 @@ def check_manifest(manifest: Any) -> None:
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise RecordError("read a kernel", "this was not written by Neptune", legal=("what kernel.save(path) wrote",))
     if manifest.get("version") != VERSION:
-        other, made = manifest.get("version"), manifest.get("made_with")
-        by = made.get("neptune") if isinstance(made, dict) else None
+        other, made_with = manifest.get("version"), manifest.get("made_with")
+        by = made_with.get("neptune") if isinstance(made_with, dict) else None
         raise RecordError(
             "read a kernel",
             f"it has format {other!r:.40}, written by Neptune {by!s:.40}, and this one reads format {VERSION}",
@@ -331,26 +331,26 @@ def _unpacked(manifest: Json, files: Mapping[str, str]) -> Artifact:
     programs = {stage: files[manifest["programs"][stage]] for stage in stages}
     declarations = "\n".join(manifest["declarations"]) + "\n"
     # A form that is not known here is left out: tiles run everywhere.
-    of = next((name for name in FORMS if name in manifest), None)
-    form = None if of is None else FORMS[of].read(manifest[of], files[manifest[of]["source"]], declarations)
+    kind = next((name for name in FORMS if name in manifest), None)
+    form = None if kind is None else FORMS[kind].read(manifest[kind], files[manifest[kind]["source"]], declarations)
     parts, counts = _parts(manifest, declarations), files.get(COUNTS, "")
-    made = Artifact(manifest["kernel"], programs, declarations, modules, parts, form, counts)
-    if made.family is not None:
-        check_family(made.family)
+    artifact = Artifact(manifest["kernel"], programs, declarations, modules, parts, form, counts)
+    if artifact.family is not None:
+        check_family(artifact.family)
     # Whatever a kernel reads off it later is there.
     _ = (
-        made.name,
-        made.target,
-        made.template,
-        made.params,
-        made.chosen,
-        made.bounds,
-        made.shapes,
-        made.facts,
-        made.of_one,
-        made.warnings,
+        artifact.name,
+        artifact.target,
+        artifact.template,
+        artifact.params,
+        artifact.chosen,
+        artifact.bounds,
+        artifact.shapes,
+        artifact.facts,
+        artifact.of_one,
+        artifact.warnings,
     )
-    return made
+    return artifact
 
 
 def _parts(manifest: Json, declarations: str) -> tuple[Parts, ...]:

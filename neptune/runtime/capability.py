@@ -34,11 +34,11 @@ def check_dtypes(program: Program, target: Target) -> None:
 
 def _dtypes(program: Program) -> Iterator[str]:
     yield from (b.dtype for b in program.globals.values())
-    found: set[str] = set()
+    dtypes: set[str] = set()
 
     def seen(e: Expr) -> Expr:
-        found.update(x.dtype for x in walk(e))
+        dtypes.update(x.dtype for x in walk(e))
         return e
 
     map_exprs(program.body, seen)
-    yield from found
+    yield from dtypes

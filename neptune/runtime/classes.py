@@ -61,16 +61,16 @@ class Decided:
         values = [int(sizes[n]) for n in self.names]
         if any(n < 1 for n in values):
             return None
-        at = ",".join(map(str, map(class_of, values)))
-        found: int | None = self._numbers.get(at, UNKNOWN)
-        if found is UNKNOWN:
-            found = self._decide(sizes)
+        key = ",".join(map(str, map(class_of, values)))
+        number: int | None = self._numbers.get(key, UNKNOWN)
+        if number is UNKNOWN:
+            number = self._decide(sizes)
             # Other threads and processes may decide meanwhile, and the same.
             known = {**self._kept(), **self._numbers}
-            self._numbers = {**(known if len(known) < MOST else {}), at: found}
+            self._numbers = {**(known if len(known) < MOST else {}), key: number}
             if self._shelf is not None:
                 self._shelf.write(self._key, json.dumps(self._numbers).encode())
-        return found
+        return number
 
     def _kept(self) -> dict[str, int | None]:
         """What was decided elsewhere."""
@@ -78,7 +78,7 @@ class Decided:
         try:
             known = json.loads(body or b"{}")
             legal = (None, *range(self._count))
-            return {str(at): number for at, number in known.items() if number in legal}
+            return {str(key): number for key, number in known.items() if number in legal}
         except (ValueError, AttributeError, TypeError):
             return {}
 

@@ -82,10 +82,10 @@ def fake_results(signature: Signature, args: Sequence[Any]) -> list[torch.Tensor
     env: dict[str, Any] = {s.name: v for s, v in zip(signature.free, args[len(p.inputs) :], strict=True)}
     for b, t in zip(p.inputs, tensors, strict=True):
         if t.dim() != len(b.shape) or t.dtype != getattr(torch, b.dtype):
-            found = f"argument `{b.name}` is {t.dtype} of {t.dim()} dimensions"
+            kind = f"argument `{b.name}` is {t.dtype} of {t.dim()} dimensions"
             raise ShapeError(
                 f"call of kernel `{p.name}`",
-                found,
+                kind,
                 legal=[f"torch.{b.dtype}, {len(b.shape)} dimensions"],
                 where=str(signature),
             )
@@ -144,8 +144,8 @@ def _registered(namespace: str, name: str, signature: Signature, implementations
     several = len(signature.program.outputs) > 1
 
     def fake(*args: Any) -> Any:
-        made = fake_results(signature, args)
-        return tuple(made) if several else made[0]
+        results = fake_results(signature, args)
+        return tuple(results) if several else results[0]
 
     torch.library.register_fake(f"{namespace}::{name}", fake, lib=library)
     operator = getattr(getattr(torch.ops, namespace), name).default
@@ -162,11 +162,11 @@ def _registered(namespace: str, name: str, signature: Signature, implementations
 def check_gradients(signature: Signature, args: Sequence[Any]) -> None:
     """Raise ShapeError where torch would have to differentiate the call."""
     for b, t in zip(signature.program.inputs, args, strict=False):
-        if (found := derivative_of(t)) is not None:
+        if (derivative := derivative_of(t)) is not None:
             raise ShapeError(
                 f"call of kernel `{signature.program.name}`",
-                f"argument `{b.name}` {found.wrong}",
-                hint=found.instead.format(b.name),
+                f"argument `{b.name}` {derivative.wrong}",
+                hint=derivative.instead.format(b.name),
                 where=str(signature),
             )
 

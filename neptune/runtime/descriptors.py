@@ -122,12 +122,12 @@ def _lost_by(state: State, op: Instruction) -> Iterator[tuple[Instruction, str]]
         left_in_registers = op.operands.count(", ", 0, taken.start()) > 1
         for low in (first + 2,) if left_in_registers else (first, first + 2):
             wanted = ((low, Kind.ADDRESS), (low + 1, Kind.CONSTANT))
-            yield from ((op, f"UR{at}") for at, kind in wanted if state.get(at) not in (kind, Kind.TRUSTED))
+            yield from ((op, f"UR{slot}") for slot, kind in wanted if state.get(slot) not in (kind, Kind.TRUSTED))
 
 
 def _join(one: State, other: State) -> State:
-    both = {at: _alike(one[at], other[at]) for at in one.keys() & other.keys()}
-    return {at: kind for at, kind in both.items() if kind is not None}
+    both = {slot: _alike(one[slot], other[slot]) for slot in one.keys() & other.keys()}
+    return {slot: kind for slot, kind in both.items() if kind is not None}
 
 
 def _alike(one: Kind | None, other: Kind | None) -> Kind | None:
@@ -144,13 +144,13 @@ def _after(state: State, op: Instruction) -> State:
         return state
     now = dict(state)
     for half in range(_width(op)):
-        at = int(result[1]) + half
+        slot = int(result[1]) + half
         kind = _kind(state, op, half)
-        kind = _alike(state.get(at), kind) if op.guarded else kind
+        kind = _alike(state.get(slot), kind) if op.guarded else kind
         if kind is None:
-            now.pop(at, None)
+            now.pop(slot, None)
         else:
-            now[at] = kind
+            now[slot] = kind
     return now
 
 
@@ -169,8 +169,8 @@ def _kind(state: State, op: Instruction, half: int) -> Kind | None:
         return Kind.ADDRESS
     result = _RESULT.match(op.operands)
     sources = [
-        Kind.CONSTANT if found[1] in (None, "Z") else state.get(int(found[1]) + half)
-        for found in _SOURCE.finditer(op.operands[result.end() if result else 0 :])
+        Kind.CONSTANT if source[1] in (None, "Z") else state.get(int(source[1]) + half)
+        for source in _SOURCE.finditer(op.operands[result.end() if result else 0 :])
     ]
     if name == "USEL":
         return reduce(_alike, sources)
@@ -198,8 +198,8 @@ def _with_indirect(f: Function) -> tuple[list[set[int]], set[int]]:
             after[b].add(block)
         work = [block]
         while work:
-            at = work.pop()
-            if at not in reached:
-                reached.add(at)
-                work += f.successors[at]
+            current = work.pop()
+            if current not in reached:
+                reached.add(current)
+                work += f.successors[current]
     return after, alone

@@ -15,18 +15,18 @@ from neptune.runtime.launch import default_target, has_tvm, parse_target
 
 def target_on(device: str, wanted: str = "interpret") -> str:
     """The target for tensors of a torch device type, "cpu" or "cuda": `wanted` itself where that is one of it."""
-    of = parse_target(wanted)
+    target = parse_target(wanted)
     if device == "cuda":
-        return wanted if of.on_gpu else str(default_target())
-    if of.kind == "llvm" or not has_tvm():
-        return wanted if of.kind == "llvm" else _interpreted()
+        return wanted if target.on_gpu else str(default_target())
+    if target.kind == "llvm" or not has_tvm():
+        return wanted if target.kind == "llvm" else _interpreted()
     return "llvm"
 
 
 def chosen_on(device: str) -> str:
     """$NEPTUNE_TARGET where it is one of the device, else what serves the device best."""
-    asked = config.read().target
-    return asked if asked and parse_target(asked).device == device else target_on(device)
+    request = config.read().target
+    return request if request and parse_target(request).device == device else target_on(device)
 
 
 @cache

@@ -50,7 +50,8 @@ def _tensor(b: Buffer, sizes: Mapping[str, Any], device: str, generator: torch.G
 
 def poisoned(program: Program, sizes: Mapping[str, Any], device: str) -> list[torch.Tensor]:
     """Outputs in which an element that is not written shows."""
-    made = [torch.empty(shape, dtype=dtype, device=device) for shape, dtype in Signature(program, device).shapes(sizes)]
-    for t in made:
+    shapes = Signature(program, device).shapes(sizes)
+    outputs = [torch.empty(shape, dtype=dtype, device=device) for shape, dtype in shapes]
+    for t in outputs:
         t.fill_(torch.nan if t.is_floating_point() else True if t.dtype == torch.bool else abs(POISON))
-    return made
+    return outputs

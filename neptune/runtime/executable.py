@@ -99,22 +99,22 @@ class Executable:
         """Launch the variant that the sizes take. Where its first launch is refused (no room in shared memory, wrong
         code), the choices next to it take its place, then other variants; TargetError where nothing is left."""
         numbers = params if isinstance(params, Mapping) else {}
-        first = of = self if self.members is None else self.members.of(call.scalars, numbers)
+        first = choice = self if self.members is None else self.members.of(call.scalars, numbers)
         error: TargetError | None = None
         gone: list[Executable] = []
         while True:
-            one = of.fitting()
+            one = choice.fitting()
             if one is None:
-                gone.append(of)
-                other = None if self.members is None or of._promises else self.members.instead(of)
+                gone.append(choice)
+                other = None if self.members is None or choice._promises else self.members.instead(choice)
                 if other is not None:
-                    of = other
+                    choice = other
                     continue
                 if error is not None:
                     chains = [[x.artifact for x in each._choices()] for each in dict.fromkeys(gone)]
                     raise refused.none_is_left(error, chains) from None
                 # What was remembered may hold no longer.
-                one = of
+                one = choice
             try:
                 plan = one._launched(call, workspace, params, launcher)
             except TargetError as found:
@@ -122,7 +122,7 @@ class Executable:
                     raise
                 error = error or found
                 # Where there is another form it may have been refused on tiles, for these tensors alone.
-                refused.remember(one._choice, found, keep=not of._promises and one.artifact.form is None)
+                refused.remember(one._choice, found, keep=not choice._promises and one.artifact.form is None)
                 continue
             if one is not first:
                 refused.tell([x._choice for x in first._choices()], one.artifact)
@@ -130,27 +130,27 @@ class Executable:
 
     def fitting(self) -> Executable | None:
         """This choice, or the first one behind it that no launch has refused; None where none is left."""
-        return next((of for of in self._choices() if not refused.lacking(of._choice)), None)
+        return next((choice for choice in self._choices() if not refused.lacking(choice._choice)), None)
 
     def _choices(self) -> Iterator[Executable]:
         """This choice and those behind it, as far as they are known to be refused, and one more."""
-        of = self
-        yield of
-        while lacking := refused.lacking(of._choice):
-            other = of._lower(lacking, self._promises)
+        choice = self
+        yield choice
+        while lacking := refused.lacking(choice._choice):
+            other = choice._lower(lacking, self._promises)
             if other is None:
                 return
-            of = other
-            yield of
+            choice = other
+            yield choice
 
     def _lower(self, lacking: str, same_bits: bool) -> Executable | None:
         """The choice next to this one."""
         if (lacking, same_bits) not in self._next:
             artifact = refused.lower(self.artifact, lacking, same_bits)
-            made = None if artifact is None else Executable(artifact, self.loops)
-            if made is not None:
-                made._stands_in = True
-            self._next.setdefault((lacking, same_bits), made)
+            lower = None if artifact is None else Executable(artifact, self.loops)
+            if lower is not None:
+                lower._stands_in = True
+            self._next.setdefault((lacking, same_bits), lower)
         return self._next[lacking, same_bits]
 
     @property
@@ -166,18 +166,18 @@ class Executable:
 
     def _first_kernel(self, call: Call, params: Mapping[str, int] | None) -> Executable | None:
         """The kernel of the first calls, where that serves a call: a capture must not load another one, either."""
-        of = self.standby
-        if of is None:
+        standby = self.standby
+        if standby is None:
             return None
-        stretched = of.first._is_stretched(call.scalars)
-        serves = capturing() or (not stretched and of.serves(self.members, call.scalars, params or ()))
-        return of.first if serves else None
+        stretched = standby.first._is_stretched(call.scalars)
+        serves = capturing() or (not stretched and standby.serves(self.members, call.scalars, params or ()))
+        return standby.first if serves else None
 
     def _is_stretched(self, sizes: Mapping[str, int | float]) -> bool:
         """True where a tile that covers a size is far longer than at the sizes that this choice is for: its binary
         takes longer to compile than the variant for these sizes does, and spills."""
-        declared, at = self.modules.declared, {**sizes, **self.artifact.chosen_at}
-        here, there = covers(declared, sizes), covers(declared, at)
+        declared, known = self.modules.declared, {**sizes, **self.artifact.chosen_at}
+        here, there = covers(declared, sizes), covers(declared, known)
         return any(n > FAR * there[name] for name, n in here.items())
 
     def _launched(
@@ -198,11 +198,11 @@ class Executable:
         if workspace is not None:
             places = self._places(scalars)
             others = (*call.inputs, *call.outputs)
-            asked = f"call of kernel `{self.artifact.name}`"
+            request = f"call of kernel `{self.artifact.name}`"
             needed = bytes_of(places)
             # The caller was told what another choice needs: where that is too little, memory is this kernel's own.
             less = self._stands_in and isinstance(workspace, torch.Tensor) and workspace.numel() < needed
-            check_workspace(workspace, 0 if less else needed, device, others, asked)
+            check_workspace(workspace, 0 if less else needed, device, others, request)
             own = {} if less else dict(zip((p.name for p in places), deal(workspace, places), strict=True))
         more = () if launcher is None else (launcher,)
         return self.launch(call.inputs, call.outputs, scalars, own, *more)
@@ -212,8 +212,8 @@ class Executable:
         device = torch.device(self.target.device)
         one = self.fitting() or self
         numbers = one._numbers.of_call(one._sizes(scalars), device)
-        of = self.loops
-        inputs, outputs = ([_shape_of(b, scalars) for b in buffers] for buffers in (of.inputs, of.outputs))
+        loops = self.loops
+        inputs, outputs = ([_shape_of(b, scalars) for b in buffers] for buffers in (loops.inputs, loops.outputs))
         one.launch(inputs, outputs, {**scalars, **numbers}, {}, launcher)
 
     def checked_call(
@@ -233,12 +233,13 @@ class Executable:
         return self.call(args, out, workspace, params, launcher)
 
     def _check_launcher(self, launcher: Launcher) -> None:
-        asked = f"call of kernel `{self.artifact.name}` with a launcher"
+        request = f"call of kernel `{self.artifact.name}` with a launcher"
         if not callable(launcher):
-            raise ShapeError(asked, f"{launcher!r:.60} is no function of a kernel", legal=["torch.library.wrap_triton"])
+            wrong = f"{launcher!r:.60} is no function of a kernel"
+            raise ShapeError(request, wrong, legal=["torch.library.wrap_triton"])
         if not self.target.on_gpu:
             raise TargetError(
-                asked, f"its target {self.target} launches no Triton kernels in this process", legal=["cuda", "hip"]
+                request, f"its target {self.target} launches no Triton kernels in this process", legal=["cuda", "hip"]
             )
 
     def workspace(self, sizes: Mapping[str, int]) -> int:
@@ -251,8 +252,8 @@ class Executable:
         return (self.fitting() or self)._workspace(sizes)
 
     def _workspace(self, sizes: Mapping[str, int]) -> int:
-        asked = f"workspace of kernel `{self.artifact.name}`"
-        full = checked_call_sizes(self.loops, {**self.artifact.bounds, **sizes}, asked)
+        request = f"workspace of kernel `{self.artifact.name}`"
+        full = checked_call_sizes(self.loops, {**self.artifact.bounds, **sizes}, request)
         device, given = torch.device(self.target.device), self._sizes(full)
         # Which form runs, and so in how many parts, is for the tensors of a call to say.
         rules = (self._numbers,) if self.form is None else (self._numbers, self._own_numbers)
@@ -266,12 +267,12 @@ class Executable:
     @property
     def form(self) -> FormData | None:
         """The other form, where the kernel has one for its target; "cuda" is the GPU here, or any where none is."""
-        of = self.modules.other
+        other = self.modules.other
         # A saved one may name any target.
-        if of is None or self.target.kind != str(of.architecture).partition(":")[0]:
+        if other is None or self.target.kind != str(other.architecture).partition(":")[0]:
             return None
         present = self.target if self.target.arch else self._present()
-        return of if present is None or str(present) == of.architecture else None
+        return other if present is None or str(present) == other.architecture else None
 
     def _present(self) -> Target | None:
         """What is here of the target's kind: a GPU, if there is one, or this process."""
@@ -289,10 +290,10 @@ class Executable:
 
     def _in_own_parts(self, tensors: Sequence[torch.Tensor], scalars: Mapping[str, int | float]) -> bool:
         """True where a call takes the other form, and this chooses numbers of its own."""
-        of, present = self.modules.other, self._present()
-        if of is None or not of.parts or present is None or not runs_other(self.modules, present):
+        other, present = self.modules.other, self._present()
+        if other is None or not other.parts or present is None or not runs_other(self.modules, present):
             return False
-        return self.modules.form(tensors, scalars, present.loads, other=True).loads == of.name
+        return self.modules.form(tensors, scalars, present.loads, other=True).loads == other.name
 
     def _sizes(self, scalars: Mapping[str, int | float]) -> dict[str, int | float]:
         """The sizes of a call and the tiles that it uses."""
@@ -313,9 +314,9 @@ class Executable:
     @cached_property
     def _own_numbers(self) -> Numbers:
         """Those of the other form."""
-        of = self.artifact.form
+        form = self.artifact.form
         # Kernels that were saved before these were have none.
-        return self._by(self.artifact.parts if of is None else of.parts or self.artifact.parts)
+        return self._by(self.artifact.parts if form is None else form.parts or self.artifact.parts)
 
     def _by(self, rules: tuple[Parts, ...]) -> Numbers:
         artifact = self.artifact

@@ -58,8 +58,8 @@ def conditions(tree: Tree, variant: int) -> str:
     >>> conditions(Cut(("m",), 16, 1, Cut(("m", "n"), 4096, 2, 0)), 2)
     'm > 16 and m·n <= 4096'
     """
-    found = ["" if not path else " and ".join(_merged(path)) for path in _paths(tree, variant)]
-    return " or ".join(found) if len(found) < 2 else " or ".join(f"({x})" for x in found)
+    texts = ["" if not path else " and ".join(_merged(path)) for path in _paths(tree, variant)]
+    return " or ".join(texts) if len(texts) < 2 else " or ".join(f"({x})" for x in texts)
 
 
 def _paths(tree: Tree, variant: int) -> Iterator[tuple[tuple[tuple[str, ...], bool, int], ...]]:
@@ -74,8 +74,8 @@ def _paths(tree: Tree, variant: int) -> Iterator[tuple[tuple[tuple[str, ...], bo
 
 def _merged(path: tuple[tuple[tuple[str, ...], bool, int], ...]) -> list[str]:
     """One comparison a side of each product: a later one is the narrower."""
-    last = {(of, most): at for of, most, at in path}
-    return [f"{'·'.join(of)} {'<=' if most else '>'} {at}" for (of, most), at in last.items()]
+    last = {(names, most): limit for names, most, limit in path}
+    return [f"{'·'.join(names)} {'<=' if most else '>'} {limit}" for (names, most), limit in last.items()]
 
 
 def tree_json(tree: Tree) -> Any:
@@ -188,10 +188,10 @@ class Members(Generic[M]):
         return [self.member(k) for k in range(len(self.names))]
 
     def _made_now(self, k: int) -> M:
-        made = or_refusal(self._make, k)
-        if not isinstance(made, NeptuneError):
-            return made
-        LOG.warning("variant %s is not used: %s", self.names[k], made)
+        result = or_refusal(self._make, k)
+        if not isinstance(result, NeptuneError):
+            return result
+        LOG.warning("variant %s is not used: %s", self.names[k], result)
         return self._made[self.own]
 
 

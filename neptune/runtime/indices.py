@@ -195,8 +195,8 @@ class _Values(Integers[torch.Tensor]):
 
     def load(self, e: Load) -> torch.Tensor:
         t = self.tensors[e.buffer].detach()
-        at = [self.of(i).clamp(0, n - 1) for i, n in zip(e.index, t.shape, strict=True)]
-        return _exact(t[tuple(at)] if at else t, e.dtype)
+        index = [self.of(i).clamp(0, n - 1) for i, n in zip(e.index, t.shape, strict=True)]
+        return _exact(t[tuple(index)] if index else t, e.dtype)
 
 
 def _exact(t: torch.Tensor, dtype: str) -> torch.Tensor:

@@ -45,10 +45,10 @@ def run_interpreted(
         raise InternalError(f"the interpreter died while it ran {function}") from None
     if "error" in answer:
         raise InternalError(f"{function} failed in the interpreter: {answer['error'][:500]}")
-    at = 0
+    offset = 0
     for core, part in zip(cores, parts, strict=True):
-        fresh = body[at : at + len(part)]
-        at += len(part)
+        fresh = body[offset : offset + len(part)]
+        offset += len(part)
         # Inputs may be expanded or shared: only what the kernel changed is written.
         if fresh != part:
             core.copy_(torch.frombuffer(bytearray(fresh), dtype=core.dtype).view(core.shape))

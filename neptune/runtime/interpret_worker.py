@@ -61,9 +61,9 @@ class GuardedTorch:
         """`torch.empty` on the CPU."""
         sizes = [int(n) for n in shape]
         strides = list(torch.empty(sizes, device="meta").stride())
-        made = guarded(f"temporary {len(self._made)}", dtype, sizes, strides)
-        self._made.append(made)
-        return made.view
+        temporary = guarded(f"temporary {len(self._made)}", dtype, sizes, strides)
+        self._made.append(temporary)
+        return temporary.view
 
     def __getattr__(self, name: str) -> Any:
         return getattr(torch, name)
@@ -72,10 +72,10 @@ class GuardedTorch:
 def place(description: Json, data: bytes, name: str) -> Guarded:
     """A received tensor."""
     dtype = getattr(torch, description["dtype"])
-    made = guarded(name, dtype, description["shape"], description["stride"])
+    tensor = guarded(name, dtype, description["shape"], description["stride"])
     if data:
-        made.core.copy_(torch.frombuffer(bytearray(data), dtype=dtype).view(made.core.shape))
-    return made
+        tensor.core.copy_(torch.frombuffer(bytearray(data), dtype=dtype).view(tensor.core.shape))
+    return tensor
 
 
 def run(request: Json, body: bytes) -> tuple[Json, bytes]:
@@ -83,10 +83,10 @@ def run(request: Json, body: bytes) -> tuple[Json, bytes]:
     install()
     module: ModuleType = load_source(request["source"])
     made: list[Guarded] = []
-    at = 0
+    offset = 0
     for k, d in enumerate(request["tensors"]):
-        made.append(place(d, body[at : at + d["bytes"]], f"tensor {k}"))
-        at += d["bytes"]
+        made.append(place(d, body[offset : offset + d["bytes"]], f"tensor {k}"))
+        offset += d["bytes"]
     tensors = list(made)
     if hasattr(module, "torch"):
         module.__dict__["torch"] = GuardedTorch(made)

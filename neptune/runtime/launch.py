@@ -165,11 +165,11 @@ def _interpreted(target: Target, fused: Program, modules: Modules) -> Launch:
 
 
 def _on_gpu(target: Target, fused: Program, modules: Modules) -> Launch:
-    asked = f"run `{fused.name}` on {target}"
+    request = f"run `{fused.name}` on {target}"
     present = gpu_target()
     if present is None:
         raise TargetError(
-            asked,
+            request,
             "torch sees no GPU here",
             legal=("interpret", "llvm"),
             hint="kernel.asm() and .source need no GPU",
@@ -177,7 +177,7 @@ def _on_gpu(target: Target, fused: Program, modules: Modules) -> Launch:
         )
     if present.kind != target.kind or target.arch not in ("", present.arch):
         legal = (present.kind, str(present), "interpret", "llvm")
-        raise TargetError(asked, f"the GPU here is {present}", legal=legal, kind="no_gpu")
+        raise TargetError(request, f"the GPU here is {present}", legal=legal, kind="no_gpu")
     check_dtypes(fused, present)
     # Triton reads a kernel's text back from its file, so the module is imported from one, in a private folder.
     from triton.runtime.jit import JITFunction
@@ -241,12 +241,12 @@ def _on_gpu(target: Target, fused: Program, modules: Modules) -> Launch:
 
 def runs_other(modules: Modules, present: Target) -> bool:
     """True where the kernel's other form is for this target, and what it compiles to has been accepted."""
-    of = modules.other
-    if of is None or of.architecture != str(present):
+    other = modules.other
+    if other is None or other.architecture != str(present):
         return False
-    settings = of.settings()
+    settings = other.settings()
     if settings not in modules.runs:
-        modules.runs[settings] = of.runs()
+        modules.runs[settings] = other.runs()
     return modules.runs[settings]
 
 
@@ -256,11 +256,11 @@ def _tell_spills(compiled: Iterable[Any]) -> None:
     for c in compiled:
         spilled = WORD * int(getattr(c, "n_spills", 0) or 0)
         if spilled > MOST_SPILLED:
-            said = (
+            message = (
                 f"kernel `{c.name}` spills {spilled} bytes a thread, with {c.n_regs} registers: its tiles do not fit; "
                 "try: smaller tiles or more warps by params=, or kernel.tune, which measures others"
             )
-            warnings.warn(NeptunePerformanceWarning(said), stacklevel=frames_of_package() + 1)
+            warnings.warn(NeptunePerformanceWarning(message), stacklevel=frames_of_package() + 1)
 
 
 @contextmanager

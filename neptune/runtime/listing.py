@@ -92,8 +92,8 @@ def functions(text: str) -> Iterator[Function]:
             name, code, labels = section[1], [], {}
         elif label := _LABEL.match(line):
             labels[label[1]] = len(code)
-        elif found := _INSTRUCTION.match(line):
-            address, guard, opcode, operands = found.groups()
+        elif match := _INSTRUCTION.match(line):
+            address, guard, opcode, operands = match.groups()
             target = _TARGET.search(operands)
             guarded = guard is not None
             code.append(Instruction(int(address, 16), opcode, operands.strip(), guarded, target and target[1]))
@@ -111,17 +111,17 @@ def _function(name: str, code: Sequence[Instruction], labels: dict[str, int]) ->
     }
     starts = sorted(cut for cut in cuts if cut < len(code))
     number = {start: block for block, start in enumerate(starts)}
-    at = {name: number[i] for name, i in labels.items() if i in number}
+    numbers = {name: number[i] for name, i in labels.items() if i in number}
     successors: list[tuple[int, ...]] = []
     for block, end in enumerate((*starts[1:], len(code))):
         last = code[end - 1]
         # A BSSY goes on: where it says that threads meet, they come to by a BSYNC.
-        follow = [at[last.target]] if last.target in at and not last.opcode.startswith("BSSY") else []
+        follow = [numbers[last.target]] if last.target in numbers and not last.opcode.startswith("BSSY") else []
         if not _leaves(last) and block + 1 < len(starts):
             follow.append(block + 1)
         successors.append(tuple(dict.fromkeys(follow)))
     plain = Function(name, tuple(code), tuple(starts), tuple(successors))
-    return replace(plain, successors=_with_reconvergence(plain, at))
+    return replace(plain, successors=_with_reconvergence(plain, numbers))
 
 
 def _leaves(last: Instruction) -> bool:
@@ -137,7 +137,7 @@ Meets: TypeAlias = "dict[str, frozenset[str]]"
 """Where threads that wait at each barrier may go on: the labels of its BSSYs."""
 
 
-def _with_reconvergence(f: Function, at: Mapping[str, int]) -> tuple[tuple[int, ...], ...]:
+def _with_reconvergence(f: Function, numbers: Mapping[str, int]) -> tuple[tuple[int, ...], ...]:
     """The successors of blocks, a BSYNC followed by what the BSSYs of its barrier name that come to it on some path.
 
     What comes into a block that nothing names, as by an indirect branch, and what a barrier gets from a register, may
@@ -157,7 +157,7 @@ def _with_reconvergence(f: Function, at: Mapping[str, int]) -> tuple[tuple[int, 
         op = f.code[f.block(block)[-1]]
         if op.opcode.startswith("BSYNC"):
             names = after.get(_barrier(op), frozenset())
-            successors[block] += sorted({at[n] for n in names if n in at} - set(successors[block]))
+            successors[block] += sorted({numbers[n] for n in names if n in numbers} - set(successors[block]))
         for follow in successors[block]:
             joined = {b: before[follow].get(b, frozenset()) | after.get(b, frozenset()) for b in before[follow] | after}
             if joined != before[follow]:
@@ -196,14 +196,14 @@ def loops(function: Function) -> list[Span]:
         for header in targets:
             if header in dominators[source] and starts[header] <= starts[source]:
                 spans.setdefault(header, set()).update(_natural_loop(header, source, successors))
-    found = []
+    every = []
     for header, body in spans.items():
         latch = max(block for block in body if header in successors[block])
         # What lies behind a program begins with a jump to itself, which nothing reaches.
         if len(body) == 1 and len(function.block(header)) == 1:
             continue
-        found.append(Span(header, tuple(b for b in sorted(body) if header <= b <= latch), latch))
-    return found
+        every.append(Span(header, tuple(b for b in sorted(body) if header <= b <= latch), latch))
+    return every
 
 
 def _dominators(successors: Sequence[Sequence[int]]) -> list[set[int]]:
@@ -216,7 +216,7 @@ def _dominators(successors: Sequence[Sequence[int]]) -> list[set[int]]:
     known: list[set[int]] = [set() for _ in successors]
     entries: set[int] = set()
     while not all(known):
-        entries.add(next(block for block, found in enumerate(known) if not found))
+        entries.add(next(block for block, dominator in enumerate(known) if not dominator))
         changed = True
         while changed:
             changed = False

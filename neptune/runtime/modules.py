@@ -59,18 +59,18 @@ class Modules:
 
     def source(self, form: Form) -> str:
         """The module's text."""
-        of = self._other(form)
-        return self.by_loads[form.loads].texts[form.int64_offsets] if of is None else of.text
+        other = self._other(form)
+        return self.by_loads[form.loads].texts[form.int64_offsets] if other is None else other.text
 
     def values(self, form: Form) -> dict[str, int]:
         """The tunables, warps and stages that the module's launch function takes."""
-        of = self._other(form)
-        return dict(self.params) if of is None else of.values(self.params)
+        other = self._other(form)
+        return dict(self.params) if other is None else other.values(self.params)
 
     def values_of_one(self, form: Form) -> Mapping[str, Mapping[str, int]]:
         """Those of single launches."""
-        of = self._other(form)
-        return self.of_one if of is None else of.values_of_one(self.of_one)
+        other = self._other(form)
+        return self.of_one if other is None else other.values_of_one(self.of_one)
 
     def _other(self, form: Form) -> FormData | None:
         """The data of a form that is none of tiles."""
@@ -104,11 +104,11 @@ class Modules:
         strides |= {b.name: _dense(b, sizes) for b in p.temporaries}
         return Tensors(named, strides, {b.name: DTYPES[b.dtype].bits // 8 for b in p.temporaries}, wide)
 
-    def _on_tiles(self, of: Tensors, sizes: Mapping[str, int | float], loads: str) -> Form:
-        if loads == "descriptor" and not all(on_16_bytes(of.named[n]) for n in self.by_loads[loads].aligned):
+    def _on_tiles(self, tensors: Tensors, sizes: Mapping[str, int | float], loads: str) -> Form:
+        if loads == "descriptor" and not all(on_16_bytes(tensors.named[n]) for n in self.by_loads[loads].aligned):
             loads = "pointer"
         tunables = {**covers(self.declared, sizes), **self.params}
-        return Form(loads, of.wide or not int32_suffices(self.by_loads[loads].spans, of.strides, tunables))
+        return Form(loads, tensors.wide or not int32_suffices(self.by_loads[loads].spans, tensors.strides, tunables))
 
 
 class Declares(Protocol):

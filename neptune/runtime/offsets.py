@@ -42,13 +42,14 @@ class Plan:
 def plan(blocks: Sequence[Block], alignment: int = 1) -> Plan:
     """Offsets, multiples of `alignment`, at which no two blocks in use at one time share a byte."""
     padded = [Block(-(-b.size // alignment) * alignment, b.first, b.last) for b in blocks]
-    bound = max((sum(b.size for b in padded if b.first <= at <= b.last) for at in {b.first for b in padded}), default=0)
-    found = _best(padded, bound) if len(padded) <= EXACT else _first_fit(padded)
-    return Plan(tuple(found), _size(padded, found), bound)
+    moments = {b.first for b in padded}
+    bound = max((sum(b.size for b in padded if b.first <= moment <= b.last) for moment in moments), default=0)
+    offsets = _best(padded, bound) if len(padded) <= EXACT else _first_fit(padded)
+    return Plan(tuple(offsets), _size(padded, offsets), bound)
 
 
 def _size(blocks: Sequence[Block], offsets: Iterable[int]) -> int:
-    return max((at + b.size for b, at in zip(blocks, offsets, strict=True)), default=0)
+    return max((offset + b.size for b, offset in zip(blocks, offsets, strict=True)), default=0)
 
 
 def _best(blocks: Sequence[Block], bound: int) -> list[int]:
@@ -82,17 +83,17 @@ def _first_fit(blocks: Sequence[Block]) -> list[int]:
         sorted(numbers, key=lambda n: (blocks[n].first - blocks[n].last, -blocks[n].size)),
         sorted(numbers, key=lambda n: (blocks[n].first, -blocks[n].size)),
     )
-    return min((_fitted(blocks, order) for order in orders), key=lambda found: _size(blocks, found))
+    return min((_fitted(blocks, order) for order in orders), key=lambda offsets: _size(blocks, offsets))
 
 
 def _fitted(blocks: Sequence[Block], order: Sequence[int]) -> list[int]:
-    at: dict[int, int] = {}
+    offsets: dict[int, int] = {}
     for n in order:
-        taken = sorted((at[k], at[k] + blocks[k].size) for k in at if blocks[n].meets(blocks[k]))
+        taken = sorted((offsets[k], offsets[k] + blocks[k].size) for k in offsets if blocks[n].meets(blocks[k]))
         low = 0
         for begin, end in taken:
             if low + blocks[n].size <= begin:
                 break
             low = max(low, end)
-        at[n] = low
-    return [at[n] for n in range(len(blocks))]
+        offsets[n] = low
+    return [offsets[n] for n in range(len(blocks))]

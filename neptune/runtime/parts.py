@@ -123,27 +123,27 @@ class Numbers:
     given: Mapping[str, int]
 
     def of_call(
-        self, sizes: Mapping[str, int | float], device: torch.device, asked: Mapping[str, Any] | None = None
+        self, sizes: Mapping[str, int | float], device: torch.device, given_here: Mapping[str, Any] | None = None
     ) -> dict[str, int]:
         """The value of each for a call with these sizes and tiles; `asked` are those of this call alone.
 
         Raises ShapeError for a name that is none of them, and for a value that is no positive integer.
         """
-        asked = {} if asked is None else asked
-        self._check(asked)
+        given_here = {} if given_here is None else given_here
+        self._check(given_here)
         largest = {**sizes, **{n: v for n, v in self.bounds.items() if n in sizes}}
         numbers: dict[str, int] = {}
         for p in self.parts:
-            value = asked.get(p.number, self.given.get(p.number))
+            value = given_here.get(p.number, self.given.get(p.number))
             numbers[p.number] = p.default(largest, processors(device)) if value is None else int(value)
         return numbers
 
-    def _check(self, asked: Mapping[str, Any]) -> None:
+    def _check(self, given_here: Mapping[str, Any]) -> None:
         names = [p.number for p in self.parts]
-        if not isinstance(asked, Mapping):
-            request, legal = f"call of kernel `{self.kernel}` with params={asked!r:.40}", ('{"NUM_SPLITS": 8}',)
+        if not isinstance(given_here, Mapping):
+            request, legal = f"call of kernel `{self.kernel}` with params={given_here!r:.40}", ('{"NUM_SPLITS": 8}',)
             raise ShapeError(request, "it is no mapping of names to numbers", legal=legal)
-        for name, value in asked.items():
+        for name, value in given_here.items():
             request = f"call of kernel `{self.kernel}` with params={{{name!r}: {value!r}}}"
             if name not in names:
                 wrong = "it is no number that a call chooses"

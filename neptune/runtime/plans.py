@@ -64,14 +64,14 @@ class Special:
         if self.workspace is None and self.params is None:
             return []
         own = [] if self.workspace is None else key_of((self.workspace,))
-        asked = {} if self.params is None else self.params
+        values = {} if self.params is None else self.params
         if (
             own is None
-            or not isinstance(asked, dict)
-            or any((type(n), type(v)) != (str, int) for n, v in asked.items())
+            or not isinstance(values, dict)
+            or any((type(n), type(v)) != (str, int) for n, v in values.items())
         ):
             return None
-        return ["special", *own, *sorted(asked.items())]
+        return ["special", *own, *sorted(values.items())]
 
 
 NOTHING = Special()
@@ -155,7 +155,8 @@ class Plan:
         arguments = [*inputs, *outputs, *scalars]
         if self.offsets is not None:
             arguments += [
-                view(workspace, at, t.shape, t.dtype) for at, t in zip(self.offsets, self.temporaries, strict=True)
+                view(workspace, first, t.shape, t.dtype)
+                for first, t in zip(self.offsets, self.temporaries, strict=True)
             ]
         elif self.temporaries:
             arguments += [t.make() for t in self.temporaries]
@@ -190,9 +191,9 @@ def _listening(hook: Any) -> bool:
 def _descriptor(like: tuple[type, dict[str, Any]], base: Any) -> Any:
     """A tensor descriptor like another one, of another tensor: what its constructor checks has been checked."""
     kind, fields = like
-    made: Any = object.__new__(kind)
-    made.__dict__.update(fields, base=base)
-    return made
+    descriptor: Any = object.__new__(kind)
+    descriptor.__dict__.update(fields, base=base)
+    return descriptor
 
 
 def key_of(tensors: Sequence[Any]) -> list[Any] | None:

@@ -71,11 +71,11 @@ class Widths:
             return None
         # So that lengths that grow from call to call are looked at a few times.
         for now in ({n: 1 << v.bit_length() for n, v in larger.items()}, larger):
-            asked = {**{n: self.shown[n] for n in self.least}, **now}
-            found = {**self.tiles, **{n: (low, max(low, asked[n])) for n, low in self.least.items()}}
-            known = by_name(found)
-            found |= {n: (1, 1 << max(1, interval(e, known)[1]).bit_length()) for n, e in self.covers.items()}
-            wrong = next(unfit(self.program, found), None)
+            largest = {**{n: self.shown[n] for n in self.least}, **now}
+            ranges = {**self.tiles, **{n: (low, max(low, largest[n])) for n, low in self.least.items()}}
+            known = by_name(ranges)
+            ranges |= {n: (1, 1 << max(1, interval(e, known)[1]).bit_length()) for n, e in self.covers.items()}
+            wrong = next(unfit(self.program, ranges), None)
             if wrong is None:
                 self.shown.update(now)
                 return None

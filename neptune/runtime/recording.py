@@ -116,10 +116,12 @@ def make_plan(
         steps.append(step)
     blocks = tuple(Block.like(t) for t in outputs)
     active = driver.active
-    made = tuple(Block.like(t) for t in temporaries)
+    temporary_blocks = tuple(Block.like(t) for t in temporaries)
     spans = tuple(_span(t) for t in (*inputs, *outputs))
     offsets = None if start is None else tuple(t.data_ptr() - start for t in temporaries)
-    return Plan(tuple(steps), blocks, made, spans, active.get_current_device(), active, knobs.runtime, offsets)
+    return Plan(
+        tuple(steps), blocks, temporary_blocks, spans, active.get_current_device(), active, knobs.runtime, offsets
+    )
 
 
 def _step(r: Recorded, known: Sequence[Any], temporaries: list[Tensor]) -> Step | None:

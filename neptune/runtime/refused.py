@@ -52,26 +52,27 @@ LINE, SHOWN = 360, 8
 # --- the next choice -----------------------------------------------------------------------------
 
 
-def lower(of: Artifact, lacking: str = "", same_bits: bool = False) -> Artifact | None:
+def lower(kernel: Artifact, lacking: str = "", same_bits: bool = False) -> Artifact | None:
     """The choice next to a refused one; None where there is none, or (`same_bits`) none that rounds as it does.
 
     num_stages=4, BLOCK_N=128  →  num_stages=3, BLOCK_N=128  → … →  num_stages=1, BLOCK_N=64
     """
-    if of.form is not None:
-        return None if same_bits else of.with_values({})
-    free = {n: v for n, v in of.params.items() if n not in of.explanation.get(PINNED, ()) and n not in of.chosen}
+    if kernel.form is not None:
+        return None if same_bits else kernel.with_values({})
+    pinned = kernel.explanation.get(PINNED, ())
+    free = {n: v for n, v in kernel.params.items() if n not in pinned and n not in kernel.chosen}
     plain = {n: n.rpartition(".")[2] for n in free}
     stages = {n: v - 1 for n, v in free.items() if plain[n] == STAGES_OF_LOADS and v > 1}
     warps = {n: v // 2 for n, v in free.items() if plain[n] == WARPS and v > 1}
     # A kernel that was saved before there were least values says nothing of its tiles.
-    least = {n: of.explanation["least"].get(n, 1) if "least" in of.explanation else v for n, v in free.items()}
+    least = {n: kernel.explanation["least"].get(n, 1) if "least" in kernel.explanation else v for n, v in free.items()}
     tiles = (n for n in free if plain[n] not in (STAGES_OF_LOADS, WARPS))
     shorter = {n: free[n] // 2 for n in tiles if free[n] % 2 == 0 and free[n] // 2 >= least[n]}
     longest = max(reversed([*shorter]), key=lambda n: shorter[n], default=None)
     tile = {} if longest is None else {longest: shorter[longest]}
     order = (stages,) if same_bits else (warps, stages, tile) if lacking == THREADS else (stages, tile, warps)
     numbers = next(filter(None, order), None)
-    return None if numbers is None else of.with_values(numbers)
+    return None if numbers is None else kernel.with_values(numbers)
 
 
 def changed(before: Artifact, after: Artifact) -> str:
@@ -82,8 +83,8 @@ def changed(before: Artifact, after: Artifact) -> str:
 def none_is_left(error: TargetError, chains: Sequence[Sequence[Artifact]]) -> TargetError:
     """The error of a launch in whose place nothing runs; `chains` are the choices that were tried, a variant each."""
     lines = [
-        ", ".join([f"tried: {of[0].template} with {of[0].params}", *(changed(*x) for x in pairwise(of))])[:LINE]
-        for of in chains[:SHOWN]
+        ", ".join([f"tried: {row[0].template} with {row[0].params}", *(changed(*x) for x in pairwise(row))])[:LINE]
+        for row in chains[:SHOWN]
     ]
     lines = lines if sum(map(len, chains)) > 1 else []
     return TargetError(error.asked, "\n".join([error.wrong, *lines]), hint=error.hint, kind=REFUSED)
@@ -92,11 +93,11 @@ def none_is_left(error: TargetError, chains: Sequence[Sequence[Artifact]]) -> Ta
 # --- what is remembered --------------------------------------------------------------------------
 
 
-def name_of(of: Artifact, device: str) -> str:
+def name_of(artifact: Artifact, device: str) -> str:
     """The name of a choice on a device, such as "cuda:90": equal for equal modules with equal values."""
-    texts = [text for module in of.modules.values() for text in module.texts]
-    form = None if of.form is None else [of.form.name, of.form.text]
-    return hashlib.sha256(json.dumps([device, versions(), texts, of.params, form]).encode()).hexdigest()
+    texts = [text for module in artifact.modules.values() for text in module.texts]
+    form = None if artifact.form is None else [artifact.form.name, artifact.form.text]
+    return hashlib.sha256(json.dumps([device, versions(), texts, artifact.params, form]).encode()).hexdigest()
 
 
 def lacking(name: str) -> str:
@@ -123,9 +124,9 @@ def remember(name: str, error: TargetError, keep: bool) -> None:
 
 def tell(names: Sequence[str], instead: Artifact) -> None:
     """Say once that another choice has the place of these; what a file told was said by who wrote it."""
-    said = next(filter(None, [_untold.pop(name, "") for name in names]), None)
-    if said is not None:
-        LOG.warning("`%s` runs with %s: another choice is not used: %s", instead.name, instead.params, said)
+    message = next(filter(None, [_untold.pop(name, "") for name in names]), None)
+    if message is not None:
+        LOG.warning("`%s` runs with %s: another choice is not used: %s", instead.name, instead.params, message)
 
 
 def shelf(root: Path) -> Shelf:
@@ -135,21 +136,21 @@ def shelf(root: Path) -> Shelf:
     return Shelf(root, FOLDER, MAGIC, max_bytes=4 << 20, max_entries=4096)
 
 
-def read(of: Shelf, name: str) -> str:
+def read(shelf: Shelf, name: str) -> str:
     """What there was too little of for a choice, as a file says; "" where none says it that can be believed."""
-    body = of.read(name)
+    body = shelf.read(name)
     if body is None:
         return ""
     try:
-        said = private.understood(body)
-        resource = said["lacking"] if said["choice"] == name else None
+        entry = private.understood(body)
+        resource = entry["lacking"] if entry["choice"] == name else None
     except (ValueError, TypeError, KeyError):
         resource = None
     if resource not in RESOURCES:
-        of.ignored(name)
+        shelf.ignored(name)
         return ""
-    of.used(name)
-    LOG.info("a choice is not taken: %s has it that there is too little %s", of.path(name), resource)
+    shelf.used(name)
+    LOG.info("a choice is not taken: %s has it that there is too little %s", shelf.path(name), resource)
     return str(resource)
 
 

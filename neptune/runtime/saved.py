@@ -42,13 +42,13 @@ LOG = logging.getLogger("neptune.runtime")
 def save(artifact: Artifact, path: str | os.PathLike[str], variants: Mapping[int, Artifact] | None = None) -> None:
     """Write a kernel, with the other variants of its family, as a folder: under another name first, so that no half of
     it is ever seen at `path`."""
-    asked = f"save kernel `{artifact.name}` to {shown(path)}"
-    target = _as_path(path, asked).absolute()
+    request = f"save kernel `{artifact.name}` to {shown(path)}"
+    target = _as_path(path, request).absolute()
     # A link stays a link, and what it leads to is replaced.
     target = target.resolve() if target.is_symlink() else target
     if os.path.lexists(target) and not _is_saved(target):
         raise RecordError(
-            asked,
+            request,
             "there is something else than a saved kernel",
             legal=("a path where nothing is", "a saved kernel, which is replaced"),
             kind="saving",
@@ -67,7 +67,7 @@ def save(artifact: Artifact, path: str | os.PathLike[str], variants: Mapping[int
             shutil.rmtree(fresh, ignore_errors=True)
     except (OSError, ValueError) as error:
         wrong = f"it cannot be written: {getattr(error, 'strerror', None) or error}"
-        raise RecordError(asked, wrong, hint="a folder of yours, with room", kind="saving") from None
+        raise RecordError(request, wrong, hint="a folder of yours, with room", kind="saving") from None
 
 
 def packed(artifact: Artifact, variants: Mapping[int, Artifact]) -> Packed:
@@ -76,12 +76,12 @@ def packed(artifact: Artifact, variants: Mapping[int, Artifact]) -> Packed:
     return with_variants(own, others) if others else own
 
 
-def _as_path(path: str | os.PathLike[str], asked: str) -> Path:
+def _as_path(path: str | os.PathLike[str], request: str) -> Path:
     try:
         return Path(path)
     except TypeError:
         wrong = f"this is no path, but {type(path).__name__}"
-        raise RecordError(asked, wrong, legal=("a string", "a pathlib.Path"), kind="saving") from None
+        raise RecordError(request, wrong, legal=("a string", "a pathlib.Path"), kind="saving") from None
 
 
 def shown(path: object) -> str:
@@ -93,7 +93,7 @@ def _fill(folder: Path, packed: Packed) -> None:
     """All files, on the disk."""
     manifest = json.dumps(packed.manifest, indent=1, ensure_ascii=False) + "\n"
     for name, text in {**packed.files, MANIFEST: manifest}.items():
-        with open(folder / name, "wb", opener=lambda at, flags: os.open(at, flags, 0o644)) as file:
+        with open(folder / name, "wb", opener=lambda name_there, flags: os.open(name_there, flags, 0o644)) as file:
             file.write(text.encode("utf-8"))
             file.flush()
             os.fsync(file.fileno())
@@ -157,9 +157,9 @@ def _is_saved(folder: Path) -> bool:
 # --- loading -------------------------------------------------------------------------------------
 
 
-def read(path: str | os.PathLike[str], asked: str) -> Packed:
+def read(path: str | os.PathLike[str], request: str) -> Packed:
     """Return all that `save` wrote at `path`. RecordError for anything else, and for a path that is none."""
-    packed = _read(_as_path(path, asked))
+    packed = _read(_as_path(path, request))
     _say_versions(path, packed)
     return packed
 
@@ -209,8 +209,8 @@ def _read_once(path: Path) -> Packed:
 
 def _say_owners(path: Path, folder: int, named: Sequence[str]) -> None:
     """What is loaded is executed: say so where somebody else may have written it."""
-    found = {".": os.fstat(folder), **{n: _status(n, folder) for n in (MANIFEST, *named)}}
-    loose = [str(path / n) for n, status in found.items() if status is not None and private.others_may_write(status)]
+    files = {".": os.fstat(folder), **{n: _status(n, folder) for n in (MANIFEST, *named)}}
+    loose = [str(path / n) for n, status in files.items() if status is not None and private.others_may_write(status)]
     loose += [str(p) for p in path.absolute().parents if _anybody_may_move(p.stat())]
     if loose:
         LOG.warning(

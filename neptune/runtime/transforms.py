@@ -68,9 +68,9 @@ def one_by_one(overload: Any, name: str, info: Any, dims: tuple[Any, ...], *args
     _tell_vmap(name)
     each = [overload(*_member(args, dims, k)) for k in range(info.batch_size)]
     if not each:
-        made = overload(*_member(args, dims, None))
-        empty = tuple(t.new_empty((0, *t.shape)) for t in ((made,) if isinstance(made, torch.Tensor) else made))
-        return (empty[0], 0) if isinstance(made, torch.Tensor) else (empty, (0,) * len(empty))
+        call = overload(*_member(args, dims, None))
+        empty = tuple(t.new_empty((0, *t.shape)) for t in ((call,) if isinstance(call, torch.Tensor) else call))
+        return (empty[0], 0) if isinstance(call, torch.Tensor) else (empty, (0,) * len(empty))
     if isinstance(each[0], torch.Tensor):
         return torch.stack(each), 0
     return tuple(map(torch.stack, zip(*each, strict=True))), (0,) * len(each[0])
@@ -89,5 +89,5 @@ def _member(value: Any, dim: Any, k: int | None) -> Any:
 @cache
 def _tell_vmap(name: str) -> None:
     wrong = f"neptune.functional.{name} runs once for each member of torch.vmap's batch"
-    said = NeptunePerformanceWarning(f"{wrong}; a batch dimension of the tensors themselves is one call")
-    warnings.warn(said, stacklevel=frames_of_package() + 1)
+    warning = NeptunePerformanceWarning(f"{wrong}; a batch dimension of the tensors themselves is one call")
+    warnings.warn(warning, stacklevel=frames_of_package() + 1)

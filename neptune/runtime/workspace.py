@@ -42,16 +42,16 @@ def places(
 ) -> tuple[Place, ...]:
     """Temporaries of which no two that are in use at one time share memory. `launches` are the temporaries that each
     launch writes or reads, in order: one that is read for the last time gives its place to later ones."""
-    found = [
+    rows = [
         Place(b.name, 0, tuple(evaluate_size(d, sizes) for d in b.shape), getattr(torch, b.dtype)) for b in temporaries
     ]
     blocks: list[Block] = []
-    for p in found:
+    for p in rows:
         # What no launch names is kept for all of them.
         used = [k for k, names in enumerate(launches) if p.name in names] or [0, len(launches)]
         blocks.append(Block(p.bytes, used[0], used[-1]))
     offsets = plan(blocks, ALIGNMENT).offsets
-    return tuple(replace(p, offset=at) for p, at in zip(found, offsets, strict=True))
+    return tuple(replace(p, offset=offset) for p, offset in zip(rows, offsets, strict=True))
 
 
 def size(temporaries: Sequence[Place]) -> int:
@@ -70,19 +70,19 @@ def view(workspace: torch.Tensor, offset: int, shape: Sequence[int], dtype: torc
     return workspace[offset : offset + count].view(dtype).view(tuple(shape))
 
 
-def check(workspace: object, needed: int, device: torch.device, others: Sequence[torch.Tensor], asked: str) -> None:
+def check(workspace: object, needed: int, device: torch.device, others: Sequence[torch.Tensor], request: str) -> None:
     """Raise ShapeError for what cannot hold so many bytes on that device, apart from the tensors of the call."""
     legal = (f"a contiguous torch.uint8 tensor of {needed} bytes or more on {device}",)
     if not isinstance(workspace, torch.Tensor):
-        raise ShapeError(asked, f"workspace= is {type(workspace).__name__}", legal=legal)
+        raise ShapeError(request, f"workspace= is {type(workspace).__name__}", legal=legal)
     if workspace.dtype != torch.uint8 or workspace.dim() != 1 or not workspace.is_contiguous():
         actual = f"{workspace.dtype} of shape {list(workspace.shape)} and strides {list(workspace.stride())}"
-        raise ShapeError(asked, f"workspace= is {actual}", legal=legal)
+        raise ShapeError(request, f"workspace= is {actual}", legal=legal)
     if workspace.device != device:
-        raise ShapeError(asked, f"workspace= is on {workspace.device}", legal=legal)
+        raise ShapeError(request, f"workspace= is on {workspace.device}", legal=legal)
     if workspace.numel() < needed:
-        raise ShapeError(asked, f"workspace= has {workspace.numel()} bytes", legal=legal, hint="kernel.workspace(…)")
+        raise ShapeError(request, f"workspace= has {workspace.numel()} bytes", legal=legal, hint="kernel.workspace(…)")
     if workspace.data_ptr() % 16:
-        raise ShapeError(asked, "workspace= does not lie on 16 bytes", legal=legal, hint="torch.empty(n, dtype=…)")
+        raise ShapeError(request, "workspace= does not lie on 16 bytes", legal=legal, hint="torch.empty(n, dtype=…)")
     if any(overlap(workspace, t) for t in others):
-        raise ShapeError(asked, "workspace= overlaps an argument or a result in memory", legal=legal)
+        raise ShapeError(request, "workspace= overlaps an argument or a result in memory", legal=legal)
