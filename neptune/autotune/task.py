@@ -8,7 +8,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from neptune import config
@@ -100,23 +100,15 @@ def task_of(
     also = other_forms(checked_form(form, where), str(where))
     every = {**given, **{n: v for f in also for n, v in qualified(f.name, settled).items()}}
 
-    def compiled(
-        t: AnyTemplate, values: Mapping[str, int] | None = None, at: Sizes | None = None, **more: Any
-    ) -> Kernel | NeptuneError:
-        with warnings.catch_warnings():
-            # The kernel that comes of it says what makes it slow.
-            warnings.simplefilter("ignore", NeptunePerformanceWarning)
-            more = {"form": TRITON, "records": False, **more}
-            return kernel_or_why(loops, t, target=str(where), params=values, bounds=bounds, shapes=at, **more)
+    compiled = partial(_compiled, loops, target=str(where), bounds=bounds)
 
     def other(t: AnyTemplate, choice: Choice) -> Kernel | NeptuneError:
-        return compiled(t, choice.values, form=choice.form)
+        return compiled(t, params=choice.values, form=choice.form)
 
     @cache
     def default(sizes: tuple[tuple[str, int], ...]) -> Variant:
-        return unless_refused(compiled(template, every, dict(sizes), form=AUTO if also else TRITON)).chosen(
-            **dict(sizes)
-        )
+        kernel = compiled(template, params=every, shapes=dict(sizes), form=AUTO if also else TRITON)
+        return unless_refused(kernel).chosen(**dict(sizes))
 
     def chosen(sizes: Sizes) -> Choice:
         return choice_of_variant(default(tuple(sizes.items())), given)
@@ -135,6 +127,14 @@ def task_of(
         numbers=frozenset() if bounds else numbers_of(forms) - given.keys(),
         settled=settled,
     )
+
+
+def _compiled(loops: Program, template: AnyTemplate, **options: Any) -> Kernel | NeptuneError:
+    """The kernel of a template, without records and on tiles unless `options` say so, or why there is none."""
+    with warnings.catch_warnings():
+        # The kernel that comes of it says what makes it slow.
+        warnings.simplefilter("ignore", NeptunePerformanceWarning)
+        return kernel_or_why(loops, template, **{"form": TRITON, "records": False, **options})
 
 
 def choice_of_variant(variant: Variant, given: Mapping[str, int]) -> Choice:

@@ -46,9 +46,6 @@ from neptune.verify.exact import Counterexample, ExactReport, unchecked
 from neptune.verify.pieces import check
 
 LOG = logging.getLogger("neptune.compiler")
-EVERY_FORM = 2
-"""The level of NEPTUNE_VERIFY from which (or with NEPTUNE_STRICT) the result of every primitive and of every tile pass
-is verified, not the last one alone: 2 to 5 % of a compilation."""
 Shown: TypeAlias = "Program | TileProgram | ExactReport | str | tuple[Snapshot, ...] | None"
 """What there is new to see of a stage."""
 Checked = TypeVar("Checked", bound=Fused)
@@ -125,13 +122,9 @@ def _counted(p: Prepared) -> Forms | None:
 
 def _well_scheduled(a: Attempt) -> Attempt:
     steps = [(str(s), s.program) for s in a.scheduled.schedule.trace if s.program is not None]
-    for step, program in steps if _every_form(a.prepared) else steps[-1:]:
+    for step, program in steps if a.prepared.verifies_every_form else steps[-1:]:
         _well_formed(a.prepared, step, program)
     return a
-
-
-def _every_form(p: Prepared) -> bool:
-    return p.settings.strict or p.settings.verify >= EVERY_FORM
 
 
 def _well_formed(p: Prepared, step: str, program: Program | TileProgram) -> None:
@@ -170,7 +163,7 @@ def _check_fused(f: Fused) -> Fused | Differs:
 
 def _lower(f: Fused) -> Lowered:
     def seen(name: str, why: str, tiles: TileProgram) -> None:
-        if _every_form(f.prepared):
+        if f.prepared.verifies_every_form:
             _well_formed(f.prepared, f"tile pass {name}", tiles)
 
     result = f.scheduled.lowered
