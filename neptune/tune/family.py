@@ -148,13 +148,8 @@ def choose(
     if not runs[0]:
         return None
     candidates = [Choice(n, c) for n, rows in close.items() for c in rows.choices]
-    kept = _kept(log_times(times[:, runs]))
-    won = _won(there, kept)
-    preference = [p for rows in close.values() for p in rows.preference()]
-    kept = _preferred(times, kept[: MOST - 1 - len(won)], preference)
     own = candidates.index(_best_at_first(close))
-    # In the order in which one is taken where predictions tell nothing: the kernel's own, then as ranks are.
-    kept = [own, *sorted({*kept, *won} - {own}, key=lambda k: (preference[k], k))]
+    kept = _in_order(own, _kept(log_times(times[:, runs])), times, there, close)
     all_times = np.stack([close[c.template].predicted([c.params], points)[0] for c in (candidates[k] for k in kept)])
     runs = np.isfinite(all_times).any(axis=0)
     all_times, sizes = all_times[:, runs], tuple(p for p, ok in zip(points, runs, strict=True) if ok)
@@ -170,6 +165,15 @@ def choose(
     taken = tuple(candidates[k] for k in kept)
     models = {n: close[n] for n in dict.fromkeys(c.template for c in taken)}
     return Family(taken, tree, sizes, all_times, others, missed, by_tree, with_form, known, models, numbers)
+
+
+def _in_order(own: int, kept: Sequence[int], times: Array, there: Array, close: Mapping[str, Rows]) -> list[int]:
+    """The candidates to keep, with what is the fastest at measured points (the columns of `there`), in the order in
+    which one is taken where predictions tell nothing: the kernel's own, then as ranks are."""
+    won = _won(there, kept)
+    preference = [p for rows in close.values() for p in rows.preference()]
+    preferred = _preferred(times, kept[: MOST - 1 - len(won)], preference)
+    return [own, *sorted({*preferred, *won} - {own}, key=lambda k: (preference[k], k))]
 
 
 def _with_anchors(
