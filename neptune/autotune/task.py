@@ -86,15 +86,13 @@ class Task:
 def task_of(
     expr: Any,
     template: AnyTemplate = None,
-    inputs: Sequence[Any] | None = None,
     target: str | None = None,
     params: Mapping[str, Any] | None = None,
     bounds: Mapping[Any, int] | None = None,
-    name: str | None = None,
     form: str | None = None,
 ) -> Task:
     """The task of an expression; arguments as in `neptune.compile`."""
-    loops, where = imported(expr, inputs, name), target_for(target, config.read())
+    loops, where = imported(expr, None, None), target_for(target, config.read())
     on_tiles, settled = in_two(params, None, form, template)
     given = checked_params(loops, on_tiles)
     also = other_forms(checked_form(form, where), str(where))
@@ -106,19 +104,16 @@ def task_of(
         return compiled(t, params=choice.values, form=choice.form)
 
     @cache
-    def default(sizes: tuple[tuple[str, int], ...]) -> Variant:
+    def default(sizes: tuple[tuple[str, int], ...]) -> Choice:
         kernel = compiled(template, params=every, shapes=dict(sizes), form=AUTO if also else TRITON)
-        return unless_refused(kernel).chosen(**dict(sizes))
-
-    def chosen(sizes: Sizes) -> Choice:
-        return choice_of_variant(default(tuple(sizes.items())), given)
+        return choice_of_variant(unless_refused(kernel).chosen(**dict(sizes)), given)
 
     forms = forms_of(loops, template, compiled, {f.name: other for f in also})
     return Task(
         loops,
         where,
         forms,
-        chosen,
+        lambda sizes: default(tuple(sizes.items())),
         lambda: unless_refused(compiled(TEMPLATE)),
         machine_for(where),
         given,

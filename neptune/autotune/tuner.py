@@ -28,6 +28,7 @@ from neptune.autotune.space import FEW, Sizes, Trial, other_trials, trials
 from neptune.autotune.task import Task, numbers_of, task_of, task_of_kernel
 from neptune.autotune.winners import together
 from neptune.boundary import public
+from neptune.driver.imports import as_program
 from neptune.errors import NeptuneError, ScheduleError, ShapeError, unless_refused
 from neptune.ir.program import Program
 from neptune.kernel import Kernel
@@ -136,7 +137,7 @@ def autotune(
         kernel = neptune.autotune(prefill_causal(), shapes={"batch": 1, "heads": 32, "s_q": 8192, "s_kv": 8192})
     """
     options = options_of(budget, trials, executor, workers, quiet)
-    task = task_of(expr, template, inputs, target, params, bounds, name, form)
+    task = task_of(as_program(expr, inputs, name), template, target, params, bounds, form)
     return reported(tuned(task, shapes, options), options)
 
 

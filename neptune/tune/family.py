@@ -161,9 +161,9 @@ def choose(
     others = {n: float(rows.times[:, 0].min()) for n, rows in rows_of.items()}
     missed = lost(times[kept].min(axis=0), times.min(axis=0))
     by_tree = lost(np.array([all_times[pick(tree, p), k] for k, p in enumerate(sizes)]), all_times.min(axis=0))
-    numbers = {n: rows.numbers for n, rows in close.items()}
     taken = tuple(candidates[k] for k in kept)
     models = {n: close[n] for n in dict.fromkeys(c.template for c in taken)}
+    numbers = {n: rows.numbers for n, rows in close.items()}
     return Family(taken, tree, sizes, all_times, others, missed, by_tree, with_form, known, models, numbers)
 
 
