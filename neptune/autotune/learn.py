@@ -70,11 +70,11 @@ def correction(forms: Sequence[Form], lessons: Sequence[Lesson], machine: Machin
     if not rows:
         return Correction()
     predicted, us = np.concatenate([p for _, p in tables]), np.array([x.us for x in rows])
-    numbers = {at: k for k, at in enumerate(dict.fromkeys(tuple(sorted(x.sizes.items())) for x in rows))}
-    at = np.array([numbers[tuple(sorted(x.sizes.items()))] for x in rows])
+    numbers = {which: k for k, which in enumerate(dict.fromkeys(tuple(sorted(x.sizes.items())) for x in rows))}
+    which = np.array([numbers[tuple(sorted(x.sizes.items()))] for x in rows])
     runs = np.isfinite(predicted) & (predicted > 0)
     table = {n: column[runs] for n, column in _joined([t for t, _ in tables], [len(p) for _, p in tables]).items()}
-    return learned({FAMILY: Samples(table, at[runs], predicted[runs], us[runs])})
+    return learned({FAMILY: Samples(table, which[runs], predicted[runs], us[runs])})
 
 
 def _factors(

@@ -156,11 +156,11 @@ class Run:
     def _measure(self, batch: list[Trial]) -> None:
         kernels: list[tuple[Trial, Kernel]] = []
         for trial in batch:
-            made = self.kernel(trial.choice)
-            if isinstance(made, NeptuneError):
-                self._fails(trial, "failed", f"{made.asked}: {made.wrong}")
+            compiled = self.kernel(trial.choice)
+            if isinstance(compiled, NeptuneError):
+                self._fails(trial, "failed", f"{compiled.asked}: {compiled.wrong}")
             else:
-                kernels.append((trial, made))
+                kernels.append((trial, compiled))
         for k, outcome in self.executor.measured([kernel for _, kernel in kernels]):
             self._came(kernels[k][0], outcome)
 

@@ -86,12 +86,12 @@ def forms_of(
     """
     definitions = cheaper(loops)[0]
 
-    def makes(of: AnyTemplate) -> dict[str, Make]:
-        return {name: cache(partial(make, of)) for name, make in others.items()}
+    def makes(name_or_function: AnyTemplate) -> dict[str, Make]:
+        return {name: cache(partial(make, name_or_function)) for name, make in others.items()}
 
     if template is not None:
-        made = lowered(template, definitions)
-        return (Form(made.template, made.tiles, cache(lambda: compiled(template)), makes(template)),)
+        one_lowered = lowered(template, definitions)
+        return (Form(one_lowered.template, one_lowered.tiles, cache(lambda: compiled(template)), makes(template)),)
     forms: list[Form] = []
     for name in AUTOMATIC:
         # A template that does not apply is no candidate; the last one always does.

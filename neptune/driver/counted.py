@@ -107,9 +107,9 @@ def in_form(artifact: Artifact, machine: Machine) -> Callable[[Mapping[str, int]
 
     if data.timed is None:
         return predicted
-    at, ratio = data.timed
-    us = float(predictions(model_of(tiles), Points.at([params], at), machine).us[0])
-    off = ratio * us / predicted(at, us)
+    timed_sizes, ratio = data.timed
+    us = float(predictions(model_of(tiles), Points.at([params], timed_sizes), machine).us[0])
+    off = ratio * us / predicted(timed_sizes, us)
     return (lambda sizes, us: off * predicted(sizes, us)) if isfinite(off) and off > 0 else predicted
 
 

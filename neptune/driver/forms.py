@@ -59,7 +59,7 @@ def in_two(params: Any, levers: Any, form: str | None, template: Any) -> tuple[A
     own = {n: v for n, v in params.items() if _is_of_form(n, template)} if isinstance(params, Mapping) else {}
     left = {n: v for n, v in params.items() if n not in own} if own else params
     every = {n: values for f in forms_of(form if form in FORMS else AUTO) for n, values in f.levers.items()}
-    found: dict[str, Any] = {}
+    settled: dict[str, Any] = {}
     for name, value in (*own.items(), *(levers or {}).items()):
         request, plain = f"compile with {name}={value!r:.60}", str(name).rpartition(".")[2]
         if form not in (*FORMS, AUTO):
@@ -69,9 +69,9 @@ def in_two(params: Any, levers: Any, form: str | None, template: Any) -> tuple[A
             raise TargetError(request, f"there is no parameter {plain!r} of a form", legal=tuple(every))
         if not any(type(value) is type(v) and value == v for v in every[plain]):
             raise TargetError(request, f"{plain} is not {value!r}", legal=tuple(map(str, every[plain])))
-        if found.setdefault(plain, value) != value:
-            raise TargetError(request, f"it is {found[plain]!r}, too", legal=(f"one value of {plain}",))
-    return left, found
+        if settled.setdefault(plain, value) != value:
+            raise TargetError(request, f"it is {settled[plain]!r}, too", legal=(f"one value of {plain}",))
+    return left, settled
 
 
 def _is_of_form(name: Any, template: Any) -> bool:

@@ -212,8 +212,8 @@ def _stand_by(better: Kernel, kernel: Kernel, program: Program, job: Job, never:
             if kept(program, job.template, job.target, family["variants"][variant]) is not None:
                 return True
         if not never:
-            of = Job(job.program, job.template, job.target, variant, _integers(sizes))
-            JOBS.ask(of, lambda: members.member(variant))
+            variant_job = Job(job.program, job.template, job.target, variant, _integers(sizes))
+            JOBS.ask(variant_job, lambda: members.member(variant))
         return False
 
     own = kernel.executable if better is not kernel or members is None else members.member(members.own)
