@@ -192,7 +192,7 @@ def candidates(
         yield from _ranked(program, None, AUTOMATIC, wishes, machine, form)
         return
     for full in _ranked(program, None, AUTOMATIC, wishes, machine, form):
-        yield from islice(_ranked(program, fuel, (full.template,), wishes, machine, asked=False), 1)
+        yield from islice(_ranked(program, fuel, (full.template,), wishes, machine), 1)
 
 
 def _ranked(
@@ -202,14 +202,12 @@ def _ranked(
     wishes: Wishes,
     machine: Machine,
     form: OtherForm | None = None,
-    *,
-    asked: bool = True,
 ) -> Iterator[Scheduled]:
-    """`candidates` among the templates of these names; where none applies and one was `asked` for, a ScheduleError."""
+    """`candidates` among the templates of these names. ScheduleError where none applies without a limit of `fuel`."""
     known = shipped_templates()
     applying, refused = _applying(program, fuel, tuple((n, known[n]) for n in names if n in known))
     passed = list(refused)
-    if not applying and asked:
+    if not applying and fuel is None:
         wrong = "\n".join(f"{d.subject}: {d.reason}" for d in passed) or "no template is shipped"
         legal = ("template=<a function over a Schedule>", *shipped_templates())
         raise ScheduleError(f"choose a template for `{program.name}`", wrong, legal=legal, kind="no_template")

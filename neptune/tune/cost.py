@@ -126,9 +126,7 @@ def _of_kernel(params: Columns, name: str) -> dict[str, Array]:
 class KernelAt(ProgramAt):
     """One kernel with numbers for everything."""
 
-    def __init__(self, model: Model, work: KernelWork, known: Columns, machine: Machine, constants: Constants) -> None:
-        super().__init__(model, work, known, machine, constants)
-        self.model = model
+    model: Model
 
     # --- how often ----------------------------------------------------------------------------
 

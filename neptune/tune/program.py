@@ -69,7 +69,7 @@ class ProgramAt:
     def __init__(
         self, model: SymbolicProgram, work: KernelWork, known: Columns, machine: Machine, constants: Constants
     ) -> None:
-        self.symbolic, self.work, self.known, self.machine, self.constants = model, work, known, machine, constants
+        self.model, self.work, self.known, self.machine, self.constants = model, work, known, machine, constants
         self.warps, self.stages = known["num_warps"], known["num_stages"]
         self.extents: dict[str, Array] = {axis: known_size(e, known) for axis, e in work.kernel.axes}
         # What a matrix unit makes is held as it makes it: a tile of one row has copies.
@@ -168,7 +168,7 @@ class ProgramAt:
         return accesses.zeros_beyond(s, self.size, self._length) / self.constants.zeros * working
 
     def _length(self, buffer: str, dimension: int) -> Array:
-        return self.symbolic.number(self.symbolic.program.globals[buffer].shape[dimension])(self.known)
+        return self.model.number(self.model.program.globals[buffer].shape[dimension])(self.known)
 
     def moved(self, s: Section) -> Array:
         """Bytes that come from L2 or go there in one run of a section."""
