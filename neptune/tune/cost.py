@@ -123,6 +123,16 @@ def _of_kernel(params: Columns, name: str) -> dict[str, Array]:
     return own
 
 
+@dataclass(frozen=True)
+class Classes:
+    """Programs of a kernel by what their loops depend on: the share of each class, the cycles of its chain, and those
+    for which its busiest unit is busy."""
+
+    share: Array
+    chain: Array
+    busiest: Array
+
+
 class KernelAt(ProgramAt):
     """One kernel with numbers for everything."""
 
@@ -178,40 +188,17 @@ class KernelAt(ProgramAt):
         here = np.array([resident(n, w, machine) for n, w in needs])[which]
         large = np.array([n.too_large(w, machine) for n, w in needs])[which]
         share, trips = self.without_idle(*self.classes())
-        once = [self.busy(s) for s in self.work.sections]
         count = np.maximum(1, np.minimum(here, np.ceil(self.programs / machine.processors)))
         from_memory = self.memory(share, trips, count)
         moved = sum((share * n).sum(axis=0) * self.moved(s) for n, s in zip(trips, self.work.sections, strict=True))
         cold = np.minimum(1.0, from_memory / np.maximum(1.0, moved * self.programs))
-        busy, chains = Busy(), np.full(share.shape, c.program)
-        for n, s, b in zip(trips, self.work.sections, once, strict=True):
-            busy, chains = busy.plus(b, n), chains + n * self.chain(s, b, cold)
-        largest = np.broadcast_to(busy.units.max(axis=0), share.shape)
-
-        # Loops of products alone wait for memory, not for each other: they fill each other's gaps.
-        plain = self.has_products and not any(s.products and s.folds for s in self.work.sections)
-        several = c.norm_products if plain else c.norm
-
-        def together(chain: Array, most: Array, count: Array) -> Array:
-            """Cycles that `count` programs of a class take on one processor."""
-            p = np.where(count > 1, several, c.alone)
-            return norm(p, chain, count * most)
-
+        busy, chain = Busy(), np.full(share.shape, c.program)
+        for n, s in zip(trips, self.work.sections, strict=True):
+            once = self.busy(s)
+            busy, chain = busy.plus(once, n), chain + n * self.chain(s, once, cold)
         waves = self.programs / (count * machine.processors)
-        mean = (share * together(chains, largest, count)).sum(axis=0)
-        last = np.where(share > 0, chains, -inf).argmax(axis=0)[None]
-        long, most = (np.take_along_axis(x, last, axis=0)[0] for x in (chains, largest))
-        first = share.argmax(axis=0)[None]
-        alike = [np.take_along_axis(n, first, axis=0) for n in trips]
-        differ = np.logical_or.reduce([((n != a) & (share > 0)).any(axis=0) for n, a in zip(trips, alike, strict=True)])
-        full = np.floor(waves)
-        rest = np.ceil((self.programs - full * count * machine.processors) / machine.processors)
-        even = full * mean + np.where(rest > 0, together(long, most, rest), 0.0)
-        uneven = np.maximum(
-            waves * mean + 0.5 * together(long, most, count) * np.minimum(1.0, waves),
-            together(long, most, np.float64(1)),
-        )
-        cycles = np.where(differ, uneven, np.where(waves >= 4, waves * mean, even))
+        classes = Classes(share, chain, np.broadcast_to(busy.units.max(axis=0), share.shape))
+        cycles = self._cycles(classes, _differ(share, trips), waves, count)
         cycles = cycles * np.where(large, self._spilled(needs)[which], 1.0)
         cycles = cycles + c.idle * (self.slots - 1) * self.programs / (count * machine.processors)
         compute = cycles / machine.clock / 1e3
@@ -219,7 +206,7 @@ class KernelAt(ProgramAt):
         us = norm(c.memory_norm, compute, memory)
         total = (share * np.broadcast_to(busy.units, (len(UNITS), *share.shape))).sum(axis=1)
         scale = self.programs / machine.processors / machine.clock / 1e3
-        alone = (share * chains).sum(axis=0) * scale / count
+        alone = (share * chain).sum(axis=0) * scale / count
         spent = np.stack(np.broadcast_arrays(*(total * scale), memory, alone))
         shares = spent[:-1] / us
         bound, part = shares.argmax(axis=0), shares.max(axis=0)
@@ -231,6 +218,28 @@ class KernelAt(ProgramAt):
         waves, count = np.where(runs, waves, 0.0), np.where(runs, count, 0)
         name = self.work.kernel.name
         return Times(name, us, bound, part, self.programs, waves, count, [n for n, _ in needs], which, spent)
+
+    def _cycles(self, classes: Classes, differ: Array, waves: Array, count: Array) -> Array:
+        """Cycles of all programs, `count` at a time on each processor in so many waves; whether classes differ in what
+        they run decides how even the end is."""
+        mean = (classes.share * self._together(classes.chain, classes.busiest, count)).sum(axis=0)
+        last = np.where(classes.share > 0, classes.chain, -inf).argmax(axis=0)[None]
+        long, most = (np.take_along_axis(x, last, axis=0)[0] for x in (classes.chain, classes.busiest))
+        full = np.floor(waves)
+        rest = np.ceil((self.programs - full * count * self.machine.processors) / self.machine.processors)
+        even = full * mean + np.where(rest > 0, self._together(long, most, rest), 0.0)
+        uneven = np.maximum(
+            waves * mean + 0.5 * self._together(long, most, count) * np.minimum(1.0, waves),
+            self._together(long, most, np.float64(1)),
+        )
+        return np.where(differ, uneven, np.where(waves >= 4, waves * mean, even))
+
+    def _together(self, chain: Array, most: Array, count: Array) -> Array:
+        """Cycles that `count` programs of a class take on one processor."""
+        # Loops of products alone wait for memory, not for each other: they fill each other's gaps.
+        plain = self.has_products and not any(s.products and s.folds for s in self.work.sections)
+        several = self.constants.norm_products if plain else self.constants.norm
+        return norm(np.where(count > 1, several, self.constants.alone), chain, count * most)
 
     def _needs(self) -> tuple[list[tuple[Resources, int]], Array]:
         """The resources and warps of every choice of parameters, and which of them each point has."""
@@ -312,6 +321,13 @@ class KernelAt(ProgramAt):
                 different = different * np.minimum(n, np.maximum(1.0, numbers / stride))
             stride = stride * np.maximum(1, n)
         return np.minimum(different, programs)
+
+
+def _differ(share: Array, trips: Sequence[Array]) -> Array:
+    """True at points where classes of programs differ in how often they run a section."""
+    first = share.argmax(axis=0)[None]
+    alike = [np.take_along_axis(n, first, axis=0) for n in trips]
+    return np.logical_or.reduce([((n != a) & (share > 0)).any(axis=0) for n, a in zip(trips, alike, strict=True)])
 
 
 def _moves_with(m: Move, s: Section) -> bool:
