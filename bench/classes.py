@@ -27,7 +27,8 @@ from neptune.driver.device import machine_for
 from neptune.kernel import Kernel
 from neptune.ops.attention import operator
 from neptune.runtime.launch import parse_target
-from neptune.tune.choose import Wishes, candidates
+from neptune.tune.choose import candidates
+from neptune.tune.family import Wishes
 from neptune.tune.points import Sizes, sizes_of
 
 LONGEST = 16384

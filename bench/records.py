@@ -38,8 +38,9 @@ from neptune.ops.attention import OPERATORS
 from neptune.records.record import Record, parse
 from neptune.records.store import SHIPPED, Key, key_of, replace
 from neptune.records.structure import kin_of, structure_of
-from neptune.tune.choose import Wishes, candidates
+from neptune.tune.choose import candidates
 from neptune.tune.chooser import Chooser
+from neptune.tune.family import Wishes
 from neptune.tune.machine import machine_of
 from neptune.tune.measured import Sample
 

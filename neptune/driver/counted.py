@@ -26,7 +26,8 @@ from neptune.tune.subject import tiles_of
 
 if TYPE_CHECKING:
     from neptune.driver.build import Build
-    from neptune.tune.choose import Scheduled, Wishes
+    from neptune.tune.choose import Scheduled
+    from neptune.tune.family import Wishes
 
 SHORT = 20.0
 """Microseconds: what takes no longer is not timed in another form."""

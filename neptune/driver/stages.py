@@ -22,7 +22,8 @@ from neptune.runtime.launch import Target
 from neptune.schedule.state import Decision
 from neptune.tile.ir import TileProgram
 from neptune.tile.pipeline import Lowering
-from neptune.tune.choose import Scheduled, Wishes
+from neptune.tune.choose import Scheduled
+from neptune.tune.family import Wishes
 from neptune.tune.invariance import reduced_sizes
 from neptune.tune.machine import Machine
 from neptune.tune.params import resolve_params

@@ -8,14 +8,13 @@ import logging
 import pkgutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from itertools import islice
 from math import isfinite
 from typing import Any, TypeAlias
 
 from neptune import logs
-from neptune.choice import Choice
 from neptune.errors import FusionError, NeptuneError, ScheduleError, or_refusal, refused_by
 from neptune.fusion.schedule import Schedule
 from neptune.ir.program import Program, stages
@@ -26,13 +25,12 @@ from neptune.tile.ir import TileProgram
 from neptune.tile.pipeline import Lowering, lowering
 from neptune.tune.defaults import fits
 from neptune.tune.facts import read_facts
-from neptune.tune.family import Basis, Family, choose
+from neptune.tune.family import Family, Wishes, choose
 from neptune.tune.gains import OtherForm
 from neptune.tune.invariance import varying
 from neptune.tune.machine import DEFAULT, Machine
-from neptune.tune.measured import Sample
 from neptune.tune.params import space_of
-from neptune.tune.points import Sizes, points
+from neptune.tune.points import points
 
 AUTOMATIC = (
     "flash_attention",
@@ -149,20 +147,6 @@ class Scheduled:
         return known is not None and known.decides(self.template)
 
 
-@dataclass(frozen=True)
-class Wishes:
-    """What a caller says of sizes and parameters: typical and largest sizes, values of parameters. `deciding` are the
-    sizes that choices may follow from, None for all. `samples` are what was measured of the program, `failed` what is
-    not taken."""
-
-    typical: Mapping[str, int] = field(default_factory=dict)
-    bounds: Mapping[str, int] = field(default_factory=dict)
-    params: Mapping[str, int] = field(default_factory=dict)
-    deciding: frozenset[str] | None = None
-    samples: tuple[Sample, ...] = ()
-    failed: frozenset[Choice] = frozenset()
-
-
 def automatic(
     program: Program, fuel: int | None = None, typical: Mapping[str, int] | None = None
 ) -> tuple[str, Schedule, tuple[Decision, ...]]:
@@ -242,11 +226,7 @@ def _best(
     """The family of some candidates, and why its first choice is; None where nothing is predicted."""
     try:
         sizes = points(program, wishes.typical, wishes.bounds)
-        samples = [s for s in wishes.samples if s.sizes.keys() == sizes[0].keys()]
-        marked = _measured_at(samples, wishes, sizes)
-        given = {n: space_of(c.tiles).ranked(wishes.params) for n, c in scheduled.items()}
-        tiles = {n: c.tiles for n, c in scheduled.items()}
-        family = choose(tiles, sizes, machine, Basis(given, wishes.deciding, samples, marked, wishes.failed), form)
+        family = choose({n: s.tiles for n, s in scheduled.items()}, sizes, machine, wishes, form)
         if family is None:
             return None
         return family, _why(family, sizes[0], machine)
@@ -255,20 +235,6 @@ def _best(
     except Exception as error:
         logs.defect(LOG, f"the cost model on `{program.name}` by {', '.join(scheduled)}", error)
         return None
-
-
-def _measured_at(samples: Sequence[Sample], wishes: Wishes, points: Sequence[Sizes]) -> list[Sizes]:
-    """The sizes of samples that the wishes allow, those of the least weight first; none where all sizes are given, or
-    where some may not decide."""
-    if len(points) == 1 or wishes.deciding is not None:
-        return []
-    marked: dict[tuple[tuple[str, int], ...], Sizes] = {}
-    for s in sorted(samples, key=lambda s: s.weight):
-        at_sizes = {n: s.sizes[n] for n in points[0]}
-        within = all(v <= wishes.bounds.get(n, v) for n, v in at_sizes.items())
-        if within and at_sizes.items() >= dict(wishes.typical).items():
-            marked[tuple(at_sizes.items())] = at_sizes
-    return list(marked.values())
 
 
 @lru_cache(maxsize=8)

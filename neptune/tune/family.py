@@ -105,16 +105,16 @@ def fastest(times: Array) -> Array:
 
 
 @dataclass(frozen=True)
-class Basis:
-    """What the choices of a family rest on beside predictions: values that are `given` to each template; the sizes
-    that alone tell choices apart, where there are `deciding` ones; and measurements. Predictions are corrected by
-    `samples`; at the `marked` ones of their sizes what is then the fastest is taken, whatever it is at other points.
-    What is known to have `failed` is no candidate."""
+class Wishes:
+    """What a caller says of sizes and parameters: typical and largest sizes, values of parameters. `deciding` are the
+    sizes that choices may follow from, None for all. `samples` are what was measured of the program, `failed` what is
+    not taken."""
 
-    given: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    typical: Mapping[str, int] = field(default_factory=dict)
+    bounds: Mapping[str, int] = field(default_factory=dict)
+    params: Mapping[str, int] = field(default_factory=dict)
     deciding: frozenset[str] | None = None
-    samples: Sequence[Sample] = ()
-    marked: Sequence[Sizes] = ()
+    samples: tuple[Sample, ...] = ()
     failed: frozenset[Choice] = frozenset()
 
 
@@ -122,18 +122,21 @@ def choose(
     programs: Mapping[str, TileProgram],
     points: Sequence[Sizes],
     machine: Machine,
-    basis: Basis,
+    wishes: Wishes,
     form: OtherForm | None = None,
 ) -> Family | None:
-    """The family of these templates; None where the first point has no prediction. Another `form` counts where it is
-    faster than tiles."""
-    samples = _possible(programs, basis.given, basis.samples)
-    marked = [p for p in basis.marked if any(s.sizes == p for s in samples)]
+    """The family of these templates; None where the first point has no prediction. At measured sizes that the wishes
+    allow, what is then the fastest is taken, whatever it is at other points. Another `form` counts where it is faster
+    than tiles."""
+    given = {n: space_of(p).ranked(wishes.params) for n, p in programs.items()}
+    known_there = [s for s in wishes.samples if s.sizes.keys() == points[0].keys()]
+    samples = _possible(programs, given, known_there)
+    marked = [p for p in _measured_at(known_there, wishes, points) if any(s.sizes == p for s in samples)]
     few = _sampled(points)
     anchors = _anchors(few)
-    first = {n: Rows(p, [*few, *marked], machine, basis.given.get(n, {})) for n, p in programs.items()}
+    first = {n: Rows(p, [*few, *marked], machine, given[n]) for n, p in programs.items()}
     known = Measured.of(samples, lambda name, *question: first[name].plain(*question))
-    rows_of = _with_anchors(first, known, basis.failed, anchors)
+    rows_of = _with_anchors(first, known, wishes.failed, anchors)
     if not rows_of:
         return None
     # The first point, and some of those that a user calls.
@@ -153,7 +156,7 @@ def choose(
     all_times = np.stack([close[c.template].predicted([c.params], points)[0] for c in (candidates[k] for k in kept)])
     runs = np.isfinite(all_times).any(axis=0)
     all_times, sizes = all_times[:, runs], tuple(p for p, ok in zip(points, runs, strict=True) if ok)
-    tree = grown(all_times, sizes, basis.deciding)
+    tree = grown(all_times, sizes, wishes.deciding)
     all_times, first_marked, sizes = np.hstack([all_times, there[kept]]), len(sizes), (*sizes, *marked)
     tree = where_measured(tree, all_times, sizes, first_marked)
     tree, used = renumbered(tree, [0, *sorted(set(fastest(all_times).tolist()))])
@@ -174,6 +177,20 @@ def _in_order(own: int, kept: Sequence[int], times: Array, there: Array, close: 
     preference = [p for rows in close.values() for p in rows.preference()]
     preferred = _preferred(times, kept[: MOST - 1 - len(won)], preference)
     return [own, *sorted({*preferred, *won} - {own}, key=lambda k: (preference[k], k))]
+
+
+def _measured_at(samples: Sequence[Sample], wishes: Wishes, points: Sequence[Sizes]) -> list[Sizes]:
+    """The sizes of samples that the wishes allow, those of the least weight first; none where all sizes are given, or
+    where some may not decide."""
+    if len(points) == 1 or wishes.deciding is not None:
+        return []
+    marked: dict[tuple[tuple[str, int], ...], Sizes] = {}
+    for s in sorted(samples, key=lambda s: s.weight):
+        at_sizes = {n: s.sizes[n] for n in points[0]}
+        within = all(v <= wishes.bounds.get(n, v) for n, v in at_sizes.items())
+        if within and at_sizes.items() >= dict(wishes.typical).items():
+            marked[tuple(at_sizes.items())] = at_sizes
+    return list(marked.values())
 
 
 def _with_anchors(

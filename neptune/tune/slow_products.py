@@ -17,8 +17,9 @@ from neptune.schedule.alignment import Axes
 from neptune.schedule.roles import reaches
 from neptune.tile.ir import Assign, Dot, Local, Rearrange, Scalar, TExpr, TileKernel, walk_stmts
 from neptune.tile.registers import dots
-from neptune.tune.choose import Wishes, candidates
+from neptune.tune.choose import candidates
 from neptune.tune.facts import read_facts
+from neptune.tune.family import Wishes
 from neptune.tune.rank import ranked
 from neptune.tune.subject import Subject
 

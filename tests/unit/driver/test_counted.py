@@ -25,7 +25,8 @@ from neptune.ops.cross_entropy import linear_cross_entropy
 from neptune.ops.linear import matmul
 from neptune.runtime.hopper import accepted
 from neptune.tile.ir import TileProgram
-from neptune.tune.choose import Scheduled, Wishes, candidates
+from neptune.tune.choose import Scheduled, candidates
+from neptune.tune.family import Wishes
 from neptune.tune.gains import Asked
 from neptune.tune.machine import DEFAULT
 

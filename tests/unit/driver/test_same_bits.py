@@ -16,7 +16,8 @@ from neptune.ops.attention import operator, prefill_causal
 from neptune.ops.linear import matmul
 from neptune.ops.softmax import softmax
 from neptune.runtime.family import sizes_of
-from neptune.tune.choose import Wishes, candidates
+from neptune.tune.choose import candidates
+from neptune.tune.family import Wishes
 from neptune.tune.invariance import reduced_sizes, varying
 from tests.examples.kernel_examples import rows_program
 

@@ -16,8 +16,9 @@ from neptune.ops.linear import matmul
 from neptune.ops.shipped import OPERATORS as SHIPPED
 from neptune.ops.softmax import figure1, softmax
 from neptune.tune.advice import RULES, advice
-from neptune.tune.choose import Wishes, candidates, lowered
+from neptune.tune.choose import candidates, lowered
 from neptune.tune.defaults import defaults
+from neptune.tune.family import Wishes
 from neptune.tune.machine import DEFAULT
 from neptune.tune.points import reference, sizes_of
 from neptune.tune.slow_distances import lost_expansions

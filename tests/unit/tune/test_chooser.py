@@ -20,9 +20,9 @@ from neptune.ops.attention import attention
 from neptune.ops.linear import matmul
 from neptune.ops.softmax import softmax
 from neptune.runtime.family import pick
-from neptune.tune.choose import Wishes, candidates
+from neptune.tune.choose import candidates
 from neptune.tune.chooser import Chooser, counts_of
-from neptune.tune.family import Family
+from neptune.tune.family import Family, Wishes
 from neptune.tune.gains import Gain
 from neptune.tune.machine import DEFAULT, DEVICES
 from neptune.tune.measured import Sample

@@ -16,8 +16,8 @@ from neptune.ops.norm import rms_norm
 from neptune.ops.softmax import softmax
 from neptune.runtime.family import Cut, pick
 from neptune.tune import choose as choosing
-from neptune.tune.choose import Wishes, candidates
-from neptune.tune.family import MOST, Basis, _kept, choose
+from neptune.tune.choose import candidates
+from neptune.tune.family import MOST, Wishes, _kept, choose
 from neptune.tune.machine import DEFAULT
 from neptune.tune.measured import Sample
 from neptune.tune.rows import Rows
@@ -167,7 +167,7 @@ def test_without_samples_the_family_is_the_models():
 
 
 def test_nothing_runs_anywhere():
-    assert choose({}, ({"m": 1},), DEFAULT, Basis()) is None
+    assert choose({}, ({"m": 1},), DEFAULT, Wishes()) is None
 
 
 # --- the tree --------------------------------------------------------------------------------------

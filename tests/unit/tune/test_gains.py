@@ -13,7 +13,8 @@ import pytest
 from neptune.ops.linear import matmul
 from neptune.runtime.family import pick
 from neptune.tile.ir import TileProgram
-from neptune.tune.choose import Scheduled, Wishes, candidates
+from neptune.tune.choose import Scheduled, candidates
+from neptune.tune.family import Wishes
 from neptune.tune.gains import CLOSE, NONE, WITHIN, Asked, Counted, Gain
 from neptune.tune.machine import DEFAULT
 
