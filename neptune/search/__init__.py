@@ -1,0 +1,1 @@
+"""Compiling through µGraphs: search, verdicts, measured winners."""

@@ -72,6 +72,7 @@ def shipped_template(name: str) -> Function:
 
 
 def named(template: Function | str) -> tuple[str, Function]:
+    """A template and its name, from either; ScheduleError for anything else."""
     if isinstance(template, str):
         return template, shipped_template(template)
     if not callable(template) or inspect.isclass(template):

@@ -215,4 +215,5 @@ class ProgramAt:
 
 
 def norm(p: Array, a: Array, b: Array) -> Array:
+    """The p-norm of two times: their maximum, softened where they are close."""
     return (a**p + b**p) ** (1 / p)
