@@ -40,6 +40,7 @@ DEFINITIONS = frozenset({"MapDef", "ReductionDef"})
 LONG, SHORT = 400, 60
 """Lines of a file that holds more than an idea, and of one that holds a sliver of one."""
 LONG_FUNCTION, MANY_ARGUMENTS = 40, 6
+EMPTY = frozenset({"found", "made", "at", "of", "asked", "said"})
 FORM = "asynchronous"
 """The word by which it is counted where a form is a special case."""
 FORM_ROOMS = ("neptune/hopper/", "neptune/runtime/hopper/")
@@ -230,6 +231,16 @@ def exception_classes(code: Sequence[File]) -> list[str]:
     return [places[name] for name in _exceptions(code)]
 
 
+def empty_names(code: Sequence[File]) -> list[str]:
+    """Variables and parameters whose names say nothing of what they hold; fields of classes, too."""
+    bound = ((f, n, n.arg if isinstance(n, ast.arg) else n.id) for f in code for n, _ in f.nodes if _binds(n))
+    return [f.place(n) for f, n, name in bound if name in EMPTY]
+
+
+def _binds(node: ast.AST) -> TypeGuard[ast.arg | ast.Name]:
+    return isinstance(node, ast.arg) or (isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
+
+
 def questions(code: Sequence[File]) -> list[str]:
     """Catches of the package's own exceptions that raise nothing: a question that is asked by trying."""
     own = _exceptions(code)
@@ -286,6 +297,7 @@ MEASURES: Mapping[str, tuple[Measure, str]] = {
     "functions over 40 lines": (long_functions, ""),
     "functions of six arguments": (wide_functions, ""),
     "classes of exceptions": (exception_classes, ""),
+    "names that say nothing": (empty_names, ""),
     "catches that ask a question": (questions, "≤ 10"),
     "lines that name the warp-specialised form elsewhere": (form_branches, "0"),
 }

@@ -41,25 +41,25 @@ class Accesses:
         return known.get(buffer, ())
 
     def _look(self, s: Stmt) -> tuple[Stmt, ByBuffer]:
-        self._known[id(s)] = found = s, self._found(s)
-        return found
+        self._known[id(s)] = pair = s, self._found(s)
+        return pair
 
     def _found(self, s: Stmt) -> ByBuffer:
         around = (s.lo, s.hi) if isinstance(s, For) else (s.pred,) if isinstance(s, If) else ()
         if isinstance(s, Stage) or any(map(self.loads, around)):
             return self._walked(s)
-        found: ByBuffer = {}
+        by_buffer: ByBuffer = {}
         for part in sub_stmts(s):
             _, known = self._known.get(id(part)) or self._look(part)
             for buffer, accesses in known.items():
                 if isinstance(s, For):
                     accesses = [Access((s, *a.loops), a.stage, a.index, a.writes) for a in accesses]
-                found.setdefault(buffer, []).extend(accesses)
-        return found
+                by_buffer.setdefault(buffer, []).extend(accesses)
+        return by_buffer
 
     def _walked(self, s: Stmt) -> ByBuffer:
         """Those of a stage, or of a statement each of whose stages reads the bounds around it, too."""
-        found: ByBuffer = {}
+        by_buffer: ByBuffer = {}
         for path, stage in paths(s):
             loops = tuple(x for x in path if isinstance(x, For))
             action = stage.action
@@ -67,11 +67,11 @@ class Accesses:
             exprs += [e for f in loops for e in (f.lo, f.hi)]
             exprs += [x.pred for x in path if isinstance(x, If)]
             for buffer, index in (x for e in exprs for x in self.loads(e)):
-                found.setdefault(buffer, []).append(Access(loops, stage, index, False))
+                by_buffer.setdefault(buffer, []).append(Access(loops, stage, index, False))
             for buffer in dict.fromkeys(action.buffers):
                 folded = [Access(loops, stage, action.index, False)] * stage.folds
-                found.setdefault(buffer, []).extend([*folded, Access(loops, stage, action.index, True)])
-        return found
+                by_buffer.setdefault(buffer, []).extend([*folded, Access(loops, stage, action.index, True)])
+        return by_buffer
 
     def loads(self, e: Expr) -> list[tuple[str, Index]]:
         """The buffers that an expression reads, and where."""

@@ -118,7 +118,7 @@ class Addressed:
     def __str__(self) -> str:
         wide = f"  int64({', '.join(sorted(self.wide))})" if self.wide else ""
         reads = [f"  {print_expr(r)}: {_sum(r.buffer, parts)}" for r, parts in self.reads.items()]
-        lines = [line for found in self.accesses for line in _lines(*found)]
+        lines = [line for access in self.accesses for line in _lines(*access)]
         return "\n".join([f"kernel {self.kernel.name}{wide}", *reads, *lines]) + "\n"
 
 
@@ -174,22 +174,22 @@ def _in_expr(e: TExpr | None) -> Iterator[LoadTile]:
 
 def _lines(access: LoadTile | StoreTile, scopes: tuple[str, ...]) -> Iterator[str]:
     """`load q  global<m d>  in j0`, and a line for each sum of its address."""
-    at, buffer = access.at, access.buffer
+    address, buffer = access.at, access.buffer
     word = "load" if isinstance(access, LoadTile) else "store"
-    fenced = "  fenced" if isinstance(at, Pointers) and at.fenced else ""
+    fenced = "  fenced" if isinstance(address, Pointers) and address.fenced else ""
     yield f"  {word} {buffer}  global<{' '.join(access.dims)}>  in {scopes[-1]}{fenced}"
-    if isinstance(at, Box):
-        words = [f"{_terms(s)} .. {a}" if a else _terms(s) for s, a in zip(at.starts, at.axes, strict=True)]
+    if isinstance(address, Box):
+        words = [f"{_terms(s)} .. {a}" if a else _terms(s) for s, a in zip(address.starts, address.axes, strict=True)]
         yield f"    box {', '.join(words)}"
         return
-    if at is None:
+    if address is None:
         yield "    nowhere"
         return
-    yield from (f"    base {scopes[b.scope]}: {_sum(buffer, b.parts)}" for b in at.bases)
-    yield from (f"    gather {_sum(buffer, (p,))}" for p in at.gathers)
-    yield from (f"    rows {axis} {scopes[r.scope]}: {_sum(buffer, r.parts)}" for axis, r in at.rows)
-    if at.offsets is not None:
-        yield f"    offsets {scopes[at.offsets.scope]}: {_sum(buffer, at.offsets.parts)}"
+    yield from (f"    base {scopes[b.scope]}: {_sum(buffer, b.parts)}" for b in address.bases)
+    yield from (f"    gather {_sum(buffer, (p,))}" for p in address.gathers)
+    yield from (f"    rows {axis} {scopes[r.scope]}: {_sum(buffer, r.parts)}" for axis, r in address.rows)
+    if address.offsets is not None:
+        yield f"    offsets {scopes[address.offsets.scope]}: {_sum(buffer, address.offsets.parts)}"
     if access.mask is not None:
         other = f" else {access.other}" if isinstance(access, LoadTile) else ""
         yield f"    mask {print_texpr(access.mask)}{other}"

@@ -39,8 +39,8 @@ def started(program: Program) -> Program:
 
     where i stays a loop: every element still folds in the same order. What no row may see is not used any more.
     """
-    made = decompose(program.with_body(seq(*(_spatial_first(program, n) for n in kernels_of(program.body)))))
-    return without_unseen(made)
+    decomposed = decompose(program.with_body(seq(*(_spatial_first(program, n) for n in kernels_of(program.body)))))
+    return without_unseen(decomposed)
 
 
 def _spatial_first(program: Program, nest: Stmt) -> Stmt:

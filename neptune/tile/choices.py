@@ -168,10 +168,10 @@ class _Rounds:
         for t in range(k):
             top = self.code.let("top", self.fold(FOLD[self.best], value))
             equal = Op("eq", (value, align_to(top, dims)), "bool")
-            at = self.code.let("at", self.fold("min", Select(equal, index, nowhere)))
-            pairs.append((top, at))
+            position = self.code.let("at", self.fold("min", Select(equal, index, nowhere)))
+            pairs.append((top, position))
             if t < k - 1:
-                won = self.code.let("won", Op("eq", (index, align_to(at, dims)), "bool"))
+                won = self.code.let("won", Op("eq", (index, align_to(position, dims)), "bool"))
                 value = self.code.let("value", Select(won, last, value))
                 index = self.code.let("index", Select(won, nowhere, index))
         return [self.moved_back(p, moved) for p in pairs] if is_float(value.dtype) else pairs
@@ -183,13 +183,13 @@ class _Rounds:
 
     def moved_back(self, pair: Pair, moved: Scalar) -> Pair:
         """NaN, where an index says so."""
-        top, at = pair
-        zero = Scalar(Const(0, at.dtype))
-        is_nan = self.code.let("nan", Op("lt", (at, zero), "bool"))
+        top, position = pair
+        zero = Scalar(Const(0, position.dtype))
+        is_nan = self.code.let("nan", Op("lt", (position, zero), "bool"))
         infinite = Const(inf, top.dtype)
         nan = Scalar(op("sub", infinite, infinite))
         value = self.code.let("top", Select(is_nan, nan, top))
-        index = Select(is_nan, Op("sub", (at, moved), at.dtype), at)
+        index = Select(is_nan, Op("sub", (position, moved), position.dtype), position)
         return value, self.code.let("at", index)
 
 
@@ -209,15 +209,15 @@ def _check_index(work: StageTranslator, action: Update, nowhere: Const, reduced:
     while isinstance(index, Select) and index.other == nowhere:
         index = index.then
     scope, p = work.scope(), poly(index)
-    asked = f"translate stage `{work.stage.name}` to tiles"
+    request = f"translate stage `{work.stage.name}` to tiles"
     hint = "take the position along the reduction, as the builder does, and make a tile of one reduction loop only"
     if is_float(dtype) and not nonnegative(p, scope):
         wrong = f"the index `{print_expr(index)}` is not shown to be >= 0"
-        raise TargetError(asked, wrong, where=print_stage(work.stage), hint=hint)
+        raise TargetError(request, wrong, where=print_stage(work.stage), hint=hint)
     room = number(1)
     for f in (f for f in reversed(work.loops) if f.var in reduced and k > 1):
         parts = linear(p, f.var)
         if parts is None or variables(f.hi) & set(work.axes) or not nonnegative(parts[0] - room, scope):
             wrong = f"the index `{print_expr(index)}` is not shown to differ along `{f.var}`"
-            raise TargetError(asked, wrong, where=print_stage(work.stage), hint=hint)
+            raise TargetError(request, wrong, where=print_stage(work.stage), hint=hint)
         room = room + parts[0] * (poly(f.hi) - number(1))

@@ -109,5 +109,5 @@ def _may_be_nan(e: Op[Expr], known: list[Known]) -> bool:
 
 def _plain(e: Expr) -> bool:
     """A finite constant other than 0."""
-    of = constant_range(e)
-    return of.nonzero and of.most < inf
+    limits = constant_range(e)
+    return limits.nonzero and limits.most < inf

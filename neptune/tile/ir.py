@@ -329,8 +329,8 @@ def map_stmt(s: TStmt, fn: Callable[[TExpr], TExpr]) -> TStmt:
         case StoreTile():
             mask = None if s.mask is None else fn(s.mask)
             index = tuple(fn(i) for i in s.index)
-            at = s.at if (index, mask) == (s.index, s.mask) else None
-            return replace(s, index=index, value=fn(s.value), mask=mask, at=at)
+            address = s.at if (index, mask) == (s.index, s.mask) else None
+            return replace(s, index=index, value=fn(s.value), mask=mask, at=address)
         case Loop() | Branch():
             return replace(s, body=tuple(map_stmt(x, fn) for x in s.body))
 

@@ -124,8 +124,8 @@ def localize_nest(program: Program, k: int, nest: Stmt, uses: Accesses | None = 
     outputs = {b.name for b in program.outputs}
     grid, body = grid_of(nest)
     for group in _groups(nest, [b for b in program.globals.values() if b.name not in inputs]):
-        found = [a for b in group for a in uses.of(nest, b.name)]
-        if not found or not any(a.writes for a in found) or all(a.writes for a in found):
+        accesses = [a for b in group for a in uses.of(nest, b.name)]
+        if not accesses or not any(a.writes for a in accesses) or all(a.writes for a in accesses):
             continue
         if not all(_self_contained(uses, nest, b.name) for b in group):
             continue  # another kernel has written it before this one reads it
@@ -261,11 +261,11 @@ def _shrink(
 ) -> Stmt:
     """Allocate here: indices relative to the outer loops, the shape from what remains."""
     buffer = group[0]
-    found = list(_distinct(a for b in group for a in uses.of(s, b.name)))
+    accesses = list(_distinct(a for b in group for a in uses.of(s, b.name)))
     # What does not move inside the allocation is its place in the buffer: the same for every access.
-    names = frozenset(f.var for a in found for f in a.loops)
-    common = [tuple(split_by(poly(i), names)[1] for i in a.index) for a in found]
-    odd = next((a for a, c in zip(found, common, strict=True) if c != common[0]), None)
+    names = frozenset(f.var for a in accesses for f in a.loops)
+    common = [tuple(split_by(poly(i), names)[1] for i in a.index) for a in accesses]
+    odd = next((a for a, c in zip(accesses, common, strict=True) if c != common[0]), None)
     if odd is not None:
         raise ScheduleError(
             f"keep `{buffer.name}` on chip",
@@ -273,9 +273,9 @@ def _shrink(
             where=print_stage(odd.stage),
             hint="leave that stage in a kernel of its own",
         )
-    inner = [[split_by(poly(i), names)[0] for i in a.index] for a in found]
+    inner = [[split_by(poly(i), names)[0] for i in a.index] for a in accesses]
     kept = [d for d in range(len(buffer.shape)) if any(row[d].constant is None for row in inner)]
-    shape = tuple(_extent(program, outer, found, [row[d] for row in inner], d) for d in kept)
+    shape = tuple(_extent(program, outer, accesses, [row[d] for row in inner], d) for d in kept)
 
     def relative(index: Index) -> Index:
         return tuple(to_expr(split_by(poly(index[d]), names)[0]) for d in kept)
@@ -288,10 +288,10 @@ def _shrink(
     return body
 
 
-def _distinct(found: Iterable[Access]) -> Iterable[Access]:
+def _distinct(accesses: Iterable[Access]) -> Iterable[Access]:
     """The first access of those at one index in the same loops, by what they are loops of."""
     first: dict[tuple[object, ...], Access] = {}
-    for a in found:
+    for a in accesses:
         first.setdefault((a.index, *map(id, a.loops)), a)
     return first.values()
 
@@ -300,8 +300,8 @@ def _extent(program: Program, outer: tuple[For, ...], uses: list[Access], parts:
     sizes: list[Expr] = []
     scopes: dict[tuple[int, ...], Scope] = {}
     for a, p in zip(uses, parts, strict=True):
-        at = tuple(map(id, a.loops))
-        scope = scopes[at] = scopes.get(at) or scope_of(program, (*outer, *a.loops))
+        key = tuple(map(id, a.loops))
+        scope = scopes[key] = scopes.get(key) or scope_of(program, (*outer, *a.loops))
         high = extreme(p, [f.var for f in reversed(a.loops)], scope, largest=True)
         low = extreme(p, [f.var for f in reversed(a.loops)], scope, largest=False)
         if high is None or low is None or not nonnegative(low, scope):
@@ -348,10 +348,10 @@ def _rename_accesses(uses: Accesses, s: Stmt, names: Mapping[str, str], relative
     return targets(map_exprs(s, fix))
 
 
-def _write_back(program: Program, found: Sequence[Access], buffer: Buffer, name: str, relative: object) -> Stmt:
+def _write_back(program: Program, accesses: Sequence[Access], buffer: Buffer, name: str, relative: object) -> Stmt:
     """Store the tile to the global buffer, over the loops of its first write, under what guards all writes."""
     assert callable(relative)
-    writers = [a for a in found if a.writes]
+    writers = [a for a in accesses if a.writes]
     first = writers[0]
     used = _used(first.index)
     free = [f for f in first.loops if f.var in used]
@@ -359,7 +359,7 @@ def _write_back(program: Program, found: Sequence[Access], buffer: Buffer, name:
     common = [set(conjuncts(a.stage.when)) for a in writers if a.index == first.index]
     guards = [c for c in conjuncts(first.stage.when) if not variables(c) & gone and all(c in g for g in common)]
     store = Store(buffer.name, first.index, Load(name, relative(first.index), buffer.dtype))
-    made = Made("store", buffer.name)
-    stage = fresh_name({s.name for s in stages(program.body) if s.made != made}, f"{buffer.name}_store")
-    nest: Stmt = Stage(stage, store, logical_and(*guards) if guards else None, made)
+    provenance = Made("store", buffer.name)
+    stage = fresh_name({s.name for s in stages(program.body) if s.made != provenance}, f"{buffer.name}_store")
+    nest: Stmt = Stage(stage, store, logical_and(*guards) if guards else None, provenance)
     return wrap(free, nest)

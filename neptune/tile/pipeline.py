@@ -60,7 +60,7 @@ Seen: TypeAlias = Callable[[str, str, TileProgram], None]
 """It is shown the name of a pass, why it stands where it stands, and what it made."""
 
 
-def _unseen(name: str, why: str, made: TileProgram) -> None:
+def _unseen(name: str, why: str, tiles: TileProgram) -> None:
     pass
 
 
@@ -105,9 +105,9 @@ def lowering(program: Program, seen: Seen = _unseen, *, strict: bool = False) ->
     not be `strict`, which else raises as `lower` does."""
     forms: list[tuple[str, str, TileProgram]] = []
 
-    def note(name: str, why: str, made: TileProgram) -> None:
-        forms.append((name, why, made))
-        seen(name, why, made)
+    def note(name: str, why: str, tiles: TileProgram) -> None:
+        forms.append((name, why, tiles))
+        seen(name, why, tiles)
 
     try:
         lower(program, note)

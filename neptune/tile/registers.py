@@ -87,8 +87,8 @@ class Estimate:
 
     def registers(self, values: Mapping[str, int]) -> float:
         """`registers` of the kernel."""
-        at = _AtValues(self, values)
-        sizes = {t: at.summed(t) if isinstance(t, _Summed) else at.size(t) for t in self.held}
+        figures = _AtValues(self, values)
+        sizes = {t: figures.summed(t) if isinstance(t, _Summed) else figures.size(t) for t in self.held}
         return max(sum(n * sizes[t] for t, n in p.items()) for p in self.points) / 2
 
     def _points(self, body: Block, behind: frozenset[str]) -> tuple[frozenset[str], Points]:
@@ -124,10 +124,10 @@ class Estimate:
 class _AtValues:
     """The sizes of the tiles of one kernel with some values of its tunables."""
 
-    def __init__(self, of: Estimate, values: Mapping[str, int]) -> None:
-        self.extents = {name: known_size(e, values) for name, e in of.kernel.axes}
+    def __init__(self, estimate: Estimate, values: Mapping[str, int]) -> None:
+        self.extents = {name: known_size(e, values) for name, e in estimate.kernel.axes}
         self.threads = THREADS * values["num_warps"]
-        self.rows = self._rows(of.dims)
+        self.rows = self._rows(estimate.dims)
 
     def size(self, t: _Tile) -> float:
         """The registers of a thread that hold a value."""
@@ -155,9 +155,9 @@ def _beside(e: TExpr) -> Iterator[Held]:
     yield ()
     for n in walk(e):
         parts = (n.arg,) if isinstance(n, Reduce) else (n.a, n.b) if isinstance(n, Dot) else ()
-        made = [_Tile(x.dims, x.dtype) for x in parts if not isinstance(_plain(x), Local)]
-        if made:
-            yield (*made, *made)
+        beside = [_Tile(x.dims, x.dtype) for x in parts if not isinstance(_plain(x), Local)]
+        if beside:
+            yield (*beside, *beside)
 
 
 def _one_by_one(e: TExpr) -> Iterator[Held]:
@@ -165,8 +165,8 @@ def _one_by_one(e: TExpr) -> Iterator[Held]:
     yield ()
     for n in walk(e):
         if isinstance(n, Dot) and n.a.dtype == "float32":
-            of = _Summed(n.dims, n.a.dims[1])
-            yield of, of
+            summed = _Summed(n.dims, n.a.dims[1])
+            yield summed, summed
 
 
 def _plain(e: TExpr) -> TExpr:

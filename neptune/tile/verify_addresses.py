@@ -48,11 +48,11 @@ POINTS, INSIDE, TRIES = 3, 12, 150
 """Points at which sums are compared, and those inside of a buffer at which a mask must hold, of so many drawn."""
 
 
-def verify_addresses(made: Addressed, source: TileKernel | None = None) -> None:
+def verify_addresses(addressed: Addressed, source: TileKernel | None = None) -> None:
     """Raise InternalError with every address that is wrong; `source` is the kernel before the pass."""
-    findings = [] if source is None else list(_kept(made.kernel, source))
-    findings += _Kernel(made).findings()
-    report(f"addresses of kernel {made.kernel.name}", list(dict.fromkeys(findings)))
+    findings = [] if source is None else list(_kept(addressed.kernel, source))
+    findings += _Kernel(addressed).findings()
+    report(f"addresses of kernel {addressed.kernel.name}", list(dict.fromkeys(findings)))
 
 
 def _kept(kernel: TileKernel, source: TileKernel) -> Iterator[str]:
@@ -128,15 +128,15 @@ class _Point:
 class _Kernel:
     """The addresses of one kernel."""
 
-    def __init__(self, made: Addressed) -> None:
-        self.made, self.kernel, self.buffers = made, made.kernel, made.program.globals
-        self.params = frozenset(parameter_names(made.program.scalars, made.program.tunables))
+    def __init__(self, addressed: Addressed) -> None:
+        self.made, self.kernel, self.buffers = addressed, addressed.kernel, addressed.program.globals
+        self.params = frozenset(parameter_names(addressed.program.scalars, addressed.program.tunables))
         stored = {s.buffer for s in walk_stmts(self.kernel.body) if isinstance(s, StoreTile)}
         self.steady = self.buffers.keys() - stored
         self.reread = reread(self.kernel.body)
         # By scope: the variables that it binds, and what is read or computed there whatever happens.
-        self.vars = [frozenset[str]()] * (len(made.scopes) - 1) + [frozenset(g.var for g in self.kernel.grid)]
-        self.known: list[list[Expr]] = [[] for _ in made.scopes]
+        self.vars = [frozenset[str]()] * (len(addressed.scopes) - 1) + [frozenset(g.var for g in self.kernel.grid)]
+        self.known: list[list[Expr]] = [[] for _ in addressed.scopes]
 
     def findings(self) -> Iterator[str]:
         for g in self.kernel.grid:
@@ -189,23 +189,23 @@ class _Kernel:
             yield from (x for n in walk(i) if isinstance(n, LoadTile) for x in self.access(n))
         match s.at:
             case None:
-                found = iter(["it has no address"])
+                problems = iter(["it has no address"])
             case Box():
-                found = self.box(s, s.at)
+                problems = self.box(s, s.at)
             case Pointers():
-                found = self.pointers(s, s.at)
-        yield from (f"{'load' if isinstance(s, LoadTile) else 'store'} {s.buffer}: {x}" for x in found)
+                problems = self.pointers(s, s.at)
+        yield from (f"{'load' if isinstance(s, LoadTile) else 'store'} {s.buffer}: {x}" for x in problems)
 
-    def pointers(self, s: LoadTile | StoreTile, at: Pointers) -> Iterator[str]:
-        yield from self.adds_up(s.buffer, s.index, [(p.dim, p.terms) for p in at.parts])
-        if at.fenced != (isinstance(s, StoreTile) and s.buffer in self.reread):
-            yield "barriers around what is not read back" if at.fenced else "what is read back has no barriers"
-        for b in at.bases:
+    def pointers(self, s: LoadTile | StoreTile, pointers: Pointers) -> Iterator[str]:
+        yield from self.adds_up(s.buffer, s.index, [(p.dim, p.terms) for p in pointers.parts])
+        if pointers.fenced != (isinstance(s, StoreTile) and s.buffer in self.reread):
+            yield "barriers around what is not read back" if pointers.fenced else "what is read back has no barriers"
+        for b in pointers.bases:
             yield from self.scoped("base", b)
-        offsets = [] if at.offsets is None else [at.offsets]
-        for sum_ in (*offsets, *(r for _, r in at.rows)):
+        offsets = [] if pointers.offsets is None else [pointers.offsets]
+        for sum_ in (*offsets, *(r for _, r in pointers.rows)):
             yield from self.scoped("offsets", sum_)
-        for p in at.parts:
+        for p in pointers.parts:
             yield from self.width(p, s.buffer, small=any(p in o.parts for o in offsets))
             tiles = [t for t in p.terms if t.tile is not None]
             yield from (x for t in tiles for x in self.narrow("a tile", t.factors))
@@ -254,17 +254,17 @@ class _Kernel:
         if p.strided and p.bits < 64 and not spanned and not single(p.terms):
             yield f"dimension {p.dim} is multiplied by its stride in 32 bits"
 
-    def box(self, s: LoadTile | StoreTile, at: Box) -> Iterator[str]:
+    def box(self, s: LoadTile | StoreTile, box: Box) -> Iterator[str]:
         if s.buffer in self.reread:
             yield "a copy of what the kernel writes itself"
-        axes = [a for a in at.axes if a is not None]
-        if len(at.axes) != len(s.index) or sorted(axes) != sorted(s.dims) or at.axes[-1] is None:
+        axes = [a for a in box.axes if a is not None]
+        if len(box.axes) != len(s.index) or sorted(axes) != sorted(s.dims) or box.axes[-1] is None:
             yield f"a box over {axes} is not one over {list(s.dims)}"
             return
-        tiles = [() if a is None else (Term(False, (), Iota(a)),) for a in at.axes]
-        parts = [(d, (*start, *tile)) for d, (start, tile) in enumerate(zip(at.starts, tiles, strict=True))]
+        tiles = [() if a is None else (Term(False, (), Iota(a)),) for a in box.axes]
+        parts = [(d, (*start, *tile)) for d, (start, tile) in enumerate(zip(box.starts, tiles, strict=True))]
         yield from self.adds_up(s.buffer, s.index, parts)
-        yield from (x for start in at.starts for t in start for x in self.narrow("a coordinate", t.factors))
+        yield from (x for start in box.starts for t in start for x in self.narrow("a coordinate", t.factors))
         if isinstance(s, LoadTile) and s.mask is not None and (s.other != 0 or copysign(1, s.other) < 0):
             yield f"a box is 0 where its mask wants {s.other}"
         if s.mask is not None and not self.held(s, s.mask):

@@ -129,15 +129,15 @@ class Addresses:
             exprs.append(bound)
             if isinstance(s, Loop) and children(bound) and {x.buffer for x in loads(bound)} <= self.steady:
                 self.known[self.level([bound])].add(bound)
-        found = {x for e in exprs for x in _always_read(e) if {y.buffer for y in loads(x)} <= self.steady}
-        self.known[-1] |= {x for x in found if self.level([x]) == len(self.vars) - 1}
+        values = {x for e in exprs for x in _always_read(e) if {y.buffer for y in loads(x)} <= self.steady}
+        self.known[-1] |= {x for x in values if self.level([x]) == len(self.vars) - 1}
 
     def level(self, exprs: Iterable[Expr]) -> int:
         """The outermost scope in which all of `exprs` can be computed."""
         return max((self._level(e) for e in exprs), default=0)
 
     def _level(self, e: Expr) -> int:
-        known = next((k for k, found in enumerate(self.known) if e in found), None)
+        known = next((k for k, held in enumerate(self.known) if e in held), None)
         if known is not None:
             return known
         if isinstance(e, Load):
@@ -187,8 +187,8 @@ class Addresses:
         temporaries: bool = False,
     ) -> Box | None:
         """The box of an access, None where only pointers will do; `temporaries` as in `box_of`."""
-        found = box_of(self, buffer, index, dims, temporaries=temporaries) if buffer not in self.reread else None
-        return found if found is not None and inside(self, buffer, index, mask) else None
+        box = box_of(self, buffer, index, dims, temporaries=temporaries) if buffer not in self.reread else None
+        return box if box is not None and inside(self, buffer, index, mask) else None
 
     def pointers(self, buffer: str, index: tuple[TExpr, ...]) -> Pointers:
         """The tile of pointers of an access: terms by where and how they are added."""
@@ -204,8 +204,10 @@ class Addresses:
                     scalars.setdefault(self.level(t.factors), []).append(t)
                 elif isinstance(t.tile, Iota):
                     axes.append(self.tile(dim, strided, t, strided and (self.int64 or factor(t) is None)))
-                elif (found := along(t.tile)) is not None:
-                    rows.setdefault(found[0], []).append(self.tile(dim, strided, replace(t, tile=found[1]), strided))
+                elif (one_axis := along(t.tile)) is not None:
+                    rows.setdefault(one_axis[0], []).append(
+                        self.tile(dim, strided, replace(t, tile=one_axis[1]), strided)
+                    )
                 else:
                     gathers.append(self.tile(dim, strided, t, strided))
             for level, terms in scalars.items():
@@ -240,8 +242,8 @@ class Addresses:
         for s in walk_stmts(self.kernel.body):
             exprs += bound_exprs(s)
             exprs += [x.expr for e in stmt_exprs(s) for x in walk(e) if isinstance(x, Scalar)]
-        found = dict.fromkeys(x for e in exprs for x in loads(e) if x.buffer in self.program.globals)
-        return {x: tuple(self.element(x)) for x in found}
+        read = dict.fromkeys(x for e in exprs for x in loads(e) if x.buffer in self.program.globals)
+        return {x: tuple(self.element(x)) for x in read}
 
     def element(self, x: Load) -> Iterator[Part]:
         for dim, i in enumerate(x.index):
@@ -263,12 +265,12 @@ def _places(body: tuple[TStmt, ...]) -> frozenset[str]:
     todo = [
         i for s in walk_stmts(body) for e in stmt_exprs(s) for x in walk(e) if isinstance(x, LoadTile) for i in x.index
     ]
-    found: set[str] = set()
+    names: set[str] = set()
     while todo:
-        fresh = {x.name for x in walk(todo.pop()) if isinstance(x, Local)} - found
-        found |= fresh
+        fresh = {x.name for x in walk(todo.pop()) if isinstance(x, Local)} - names
+        names |= fresh
         todo += [value for name in fresh for value in assigned.get(name, ())]
-    return frozenset(found)
+    return frozenset(names)
 
 
 def _always_read(e: Expr) -> Iterator[Load]:

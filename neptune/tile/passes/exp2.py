@@ -52,8 +52,8 @@ def _positive(e: TExpr) -> Expr | None:
     """The constant above 0 that `e` is, if it is one."""
     if not isinstance(e, Scalar) or e.dtype == "bool":
         return None
-    of = constant_range(e.expr)
-    return e.expr if 0 < of.lo <= of.hi < inf else None
+    limits = constant_range(e.expr)
+    return e.expr if 0 < limits.lo <= limits.hi < inf else None
 
 
 def _factor(e: TExpr) -> tuple[TExpr, Expr] | None:
@@ -123,14 +123,14 @@ def _scale_out(block: Block, folded: frozenset[str]) -> Block:
     for k, s in enumerate(block):
         if not isinstance(s, Assign) or s.name not in folded:
             continue
-        found = _factor(s.value)
+        split = _factor(s.value)
         later = out[k + 1 :]
         once = sum(1 for x in walk_stmts(tuple(block)) if isinstance(x, Assign) and x.name == s.name) == 1
-        if found is None or not once or s.name in {n for x in out[:k] for n in reads(x)}:
+        if split is None or not once or s.name in {n for x in out[:k] for n in reads(x)}:
             continue
         if not _only_scaled_uses(s.name, later):
             continue
-        tile, c = found
+        tile, c = split
         out[k] = replace(s, value=tile)
 
         def scaled(x: TExpr, name: str = s.name, c: Expr = c) -> TExpr | None:

@@ -30,8 +30,8 @@ from neptune.tile.passes.util import Block, reads
 def narrow(kernel: TileKernel) -> TileKernel:
     """Narrow every local whose values do not vary along an axis, where all that reads it spreads it out again."""
     body = kernel.body
-    found = {s.name: s.value.dims for s in walk_stmts(body) if isinstance(s, Assign) and s.name in reads(s)}
-    for name, dims in found.items():
+    dims_of = {s.name: s.value.dims for s in walk_stmts(body) if isinstance(s, Assign) and s.name in reads(s)}
+    for name, dims in dims_of.items():
         for k in range(len(dims)) if len(dims) > 1 else ():
             body = _narrowed(body, name, k)
     return replace(kernel, body=body)

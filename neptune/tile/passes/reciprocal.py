@@ -27,17 +27,17 @@ def reciprocal(kernel: TileKernel) -> TileKernel:
 
     def block(stmts: Block) -> Block:
         out: list[TStmt] = []
-        made: dict[TExpr, Local] = {}
+        inverses: dict[TExpr, Local] = {}
 
         def inverse(e: TExpr) -> Local:
-            if e not in made:
+            if e not in inverses:
                 wish = f"inv_{e.name}" if isinstance(e, Local) else "inv"
                 name = free_name(wish, used)
                 used.add(name)
                 one = Scalar(Const(1.0, e.dtype))
                 out.append(Assign(name, Op("div", (one, e), e.dtype), name))
-                made[e] = Local(name, e.dims, e.dtype)
-            return made[e]
+                inverses[e] = Local(name, e.dims, e.dtype)
+            return inverses[e]
 
         def fn(e: TExpr) -> TExpr | None:
             match e := rewrite_parts(e, fn) if isinstance(e, Op) else e:
@@ -57,7 +57,7 @@ def reciprocal(kernel: TileKernel) -> TileKernel:
         for s in stmts:
             # What a loop or branch repeats has been rewritten inside it.
             fresh = s if isinstance(s, Loop | Branch) else map_stmt(s, lambda e: rewrite(e, fn))
-            made = {e: name for e, name in made.items() if not depends(e, s)}
+            inverses = {e: name for e, name in inverses.items() if not depends(e, s)}
             out.append(fresh)
         return tuple(out)
 

@@ -120,8 +120,8 @@ def past_start(choice: Select[TExpr], maximum: str, bounds: Bounds) -> tuple[boo
         return False, False
     above = bool(args_of(pred, "gt"))
     terms = [t for e in bounds.given[sign.name] for t in folded_into(sign.name, "sum", e, lambda _: True)]
-    found = [exponents(t, bounds.given) for t in terms]
-    sums = all(pairs and all(m == maximum and bounds.below(x) for x, m in pairs) for pairs in found)
+    by_term = [exponents(t, bounds.given) for t in terms]
+    sums = all(pairs and all(m == maximum and bounds.below(x) for x, m in pairs) for pairs in by_term)
     sums = sums and _computes_with(choice.then if above else choice.other, sign.name)
     return sums and above, sums and not above
 
@@ -136,8 +136,8 @@ def _computes_with(e: TExpr, name: str) -> bool:
         elementwise = isinstance(x, Op) and x.name not in ("max", "min")
         return None if elementwise else range_of(x.arg, known) if isinstance(x, Rearrange) else ANY
 
-    found = range_of(e, known)
-    return found.lo == found.hi and found.most == inf
+    limits = range_of(e, known)
+    return limits.lo == limits.hi and limits.most == inf
 
 
 def _blocks(stmts: tuple[TStmt, ...]) -> Iterator[tuple[TStmt, ...]]:

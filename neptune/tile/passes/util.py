@@ -92,12 +92,12 @@ def forward(
     known: dict[str, Local] = {}
     for s in stmts:
         touched = assigns(s)
-        still = {n: of for n, of in known.items() if n not in touched and of.name not in touched}
+        still = {n: value for n, value in known.items() if n not in touched and value.name not in touched}
         before = still if isinstance(s, Loop | Branch) else known
         s = map_stmt(s, lambda e, before=before: rewrite(e, lambda x: use(x, before)))  # type: ignore[misc]
         known = still
-        if isinstance(s, Assign) and isinstance(of := source(s.value), Local) and of.name != s.name:
-            known[s.name] = of
+        if isinstance(s, Assign) and isinstance(value := source(s.value), Local) and value.name != s.name:
+            known[s.name] = value
         out.append(s)
     return tuple(out)
 

@@ -52,6 +52,7 @@ PLANTED = {
     "functions over 40 lines": ("def f():\n" + " x\n" * 40, "def f():\n" + " x\n" * 39),
     "functions of six arguments": ("def f(a, b, c, /, d, *, e, g): pass", "def f(a, b, c, d, e, *g): pass"),
     "classes of exceptions": ("class A(ValueError): pass\nclass B(A): pass", "class A: pass"),
+    "names that say nothing": ("def f(x, of): pass", "def f(x): return at(x)"),
     "catches that ask a question": (
         "class A(ValueError): pass\ntry: x\nexcept A: y\nwith suppress(A): z",
         "class A(ValueError): pass\ntry: x\nexcept A: raise\ntry: x\nexcept OSError: y",
