@@ -118,8 +118,8 @@ def _check_products(body: Block, staged: Collection[str]) -> None:
             )
         if DTYPES[dot.a.dtype].bits > 16 and not dot.allow_tf32:
             raise Unsupported(f"it multiplies {dot.a.dtype}", where, legal=["float16", "bfloat16", "8 bits"])
-        assert isinstance(left, Local), "operands in registers have names"
-        if left != dot.a and left.name not in staged:
+        # Role bodies name what they multiply from registers: nothing else than a transposed operand comes here.
+        if not isinstance(left, Local) or (left != dot.a and left.name not in staged):
             raise Unsupported("the left operand of its product would be transposed in registers", where)
 
 
