@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from neptune.ir.program import Program
 from neptune.tile.address import Box
 from neptune.tile.ir import LoadTile, StoreTile, stmt_exprs, walk, walk_stmts
 from neptune.tile.passes.addresses import addressed
-from neptune.tune import choose
+from neptune.tune import choose, family
 from neptune.verify.draws import WORK
 from neptune.verify.evaluate import evaluate
 from neptune.verify.exact import check_exact
@@ -407,11 +408,11 @@ def test_a_template_that_raises_loses_itself(
         compiled(nb.build(_row("float32", lambda x: x * 3.0)))
 
 
-@pytest.mark.parametrize("where", ["choose", "points", "space_of"])
+@pytest.mark.parametrize(("room", "where"), [(choose, "choose"), (choose, "points"), (family, "space_of")])
 def test_a_model_that_raises_loses_no_candidate(
-    where: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    room: ModuleType, where: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(choose, where, _breaks)
+    monkeypatch.setattr(room, where, _breaks)
     with caplog.at_level(logging.WARNING, "neptune.compiler"):
         kernel = compiled(nb.build(_row("float32", lambda x: x * 4.0)))
     x = torch.randn(3, 7)
