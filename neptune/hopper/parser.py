@@ -108,10 +108,7 @@ class _Reader(TileReader[AsyncLine]):
 
     def fields(self, row: Any) -> dict[str, Any]:
         """The fields of the kernel that the next line holds."""
-        line = self.take()
-        line.env = self.env
-        values: dict[str, Any] = row.values(line)
-        line.end()
+        values: dict[str, Any] = row.line_values(self.take(), self.env)
         return values
 
     def role(self, role: str, counters: tuple[str, ...]) -> tuple[AStmt, ...]:
@@ -135,8 +132,7 @@ class _Reader(TileReader[AsyncLine]):
                 line.fail("only a product is issued")
             return Issue(name, dot, stage)
         row = _BY_WORD[line.peek()]
-        values = row.values(line)
-        line.end()
+        values = row.line_values(line, line.env)
         if row.node is Send:
             values["dims"] = index_dims(line, values["index"])
         statement: AStmt = row.node(**values)

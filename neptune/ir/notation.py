@@ -84,16 +84,20 @@ class Syntax(Generic[T]):
             elif getattr(node, (name := _first(item).name)) != self._defaults.get(name):
                 yield from self._written(item, node)
 
-    def read(self, line: Line, **others: object) -> T:
-        """The node that stands next on a line; `others` are fields that the text does not have."""
-        return self.node(**self.values(line), **others)
+    def read(self, line: Line) -> T:
+        """The node that stands next on a line."""
+        return self.node(**self.values(line))
 
     def read_line(self, line: Line, env: Env) -> T:
         """The node that the rest of a line is, in the scope of `env`."""
+        return self.node(**self.line_values(line, env))
+
+    def line_values(self, line: Line, env: Env) -> dict[str, Any]:
+        """The fields that the rest of a line holds, of a node that goes on below it."""
         line.env = env
-        node = self.read(line)
+        values = self.values(line)
         line.end()
-        return node
+        return values
 
     def values(self, line: Line) -> dict[str, Any]:
         """The fields of the node that stands next on a line; one that is left out has its default, or else None."""

@@ -121,14 +121,12 @@ class _ProgramReader(Lines[ProgramLine]):
             return replace(stage, made=self.made.get(stage.name))
         match line.peek():
             case "for":
-                head = FOR_TEXT.values(line)
-                line.end()
+                head = FOR_TEXT.line_values(line, env)
                 env = env.with_variables(head["var"])
                 facts = self.facts(line.indent, env)
                 return For(**head, body=self.block(line.indent, env), facts=facts)
             case "if":
-                head = IF_TEXT.values(line)
-                line.end()
+                head = IF_TEXT.line_values(line, env)
                 return If(**head, body=self.block(line.indent, env))
             case "alloc":
                 line.take()

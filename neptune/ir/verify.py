@@ -19,7 +19,7 @@ from neptune.ir.check import check_access, check_expr, check_integer, check_pred
 from neptune.ir.decompose import decompose, misplaced
 from neptune.ir.dtypes import DTYPES, is_float
 from neptune.ir.expr import Expr, conjuncts, eq, loads, variables
-from neptune.ir.line import LITERALS, NAME
+from neptune.ir.line import is_name
 from neptune.ir.lists import check_lists, folds_list
 from neptune.ir.printer import print_stage
 from neptune.ir.program import (
@@ -73,7 +73,7 @@ def _declarations(program: Program) -> Iterator[str]:
     used = [*declared, *params, *(s.name for s in stages(program.body))]
     used += [x.var for x in walk(program.body) if isinstance(x, For)]
     used += [x.buffer.name for x in walk(program.body) if isinstance(x, Alloc)]
-    yield from (f"{n!r} cannot be a name" for n in used if not NAME.fullmatch(n) or n in LITERALS)
+    yield from (f"{n!r} cannot be a name" for n in used if not is_name(n))
     sizes = parameter_names(program.scalars, program.tunables)
     for b in program.globals.values():
         yield from _check_buffer(b, sizes, {})

@@ -231,9 +231,7 @@ class TileReader(Lines[T], Generic[T]):
 
     def kernel(self, line: T) -> TileKernel:
         self.locals = {}
-        line.env = self.env
-        head = KERNEL_TEXT.values(line)
-        line.end()
+        head = KERNEL_TEXT.line_values(line, self.env)
         return TileKernel(**head, body=self.body(0, self.env.with_variables(*(g.var for g in head["grid"]))))
 
     def body(self, indent: int, env: Env) -> tuple[TStmt, ...]:
@@ -243,17 +241,16 @@ class TileReader(Lines[T], Generic[T]):
     def statement(self, line: T, env: Env) -> TStmt:
         self.enter(line, env)
         if line.peek() == "for":
-            head = LOOP_TEXT.values(line)
-            line.end()
+            head = LOOP_TEXT.line_values(line, line.env)
             env = env.with_variables(head["var"])
             facts = self.facts(line.indent, env)
             return Loop(**head, body=self.body(line.indent, env), facts=facts)
         if line.peek() == "if":
-            head = BRANCH_TEXT.values(line)
-            line.end()
+            head = BRANCH_TEXT.line_values(line, line.env)
             return Branch(**head, body=self.body(line.indent, env))
         if line.peek(1) == "[":
-            return store(line, STORE_TEXT.values(line))
+            fields = STORE_TEXT.line_values(line, line.env)
+            return StoreTile(**fields, dims=index_dims(line, fields["index"]))
         return Assign(*self.define(line))
 
     def enter(self, line: T, env: Env) -> None:
@@ -267,12 +264,6 @@ class TileReader(Lines[T], Generic[T]):
         name, value, stage = line.assigned()
         self.locals[name] = Local(name, value.dims, value.dtype)
         return name, value, stage
-
-
-def store(line: TileLine, fields: dict[str, Any]) -> StoreTile:
-    """The store of these fields, over the dims of its indices."""
-    line.end()
-    return StoreTile(**fields, dims=index_dims(line, fields["index"]))
 
 
 def index_dims(line: TileLine, index: tuple[TExpr, ...]) -> Dims:
