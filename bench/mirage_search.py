@@ -4,9 +4,10 @@
                                   [--exhaustive 180s] [--json FILE]
 
 A row is a search of a benchmark with default bounds: its states, tries and tries a second (of the clock, and of the
-processors), the seconds to the first verified graph, to the one with the least estimate, and to the end, and a digest
-of all graphs in the order in which they came. Each search is a process of its own. With another number of workers, and
-with another seed of hashing, the graphs have to be the same, as far as both searches came.
+processors), the seconds to the first verified graph, to the one with the least estimate, and to the end, a digest of
+all graphs in the order in which they came, and how many programs with a placement these are (`definitions`). Each
+search is a process of its own. With another number of workers, and with another seed of hashing, the graphs have to be
+the same, as far as both searches came.
 
 `--exhaustive`: one kernel of the operators that the program has, by their number, without the prunes that lose nothing
 (`expression`, `unused`), until a size does not end in this time: nothing may be found that the pruned search does not
@@ -31,10 +32,13 @@ from typing import Any
 from bench import record
 from bench.cases import environment
 from bench.mirage_programs import BENCHMARKS
+from neptune.errors import NeptuneError
+from neptune.ir.program import Program
 from neptune.mirage.cost import estimate
 from neptune.mirage.enumeration.operators import PRUNES
 from neptune.mirage.enumeration.problems import Bounds
-from neptune.mirage.ir import Node
+from neptune.mirage.ir import Graph, Node
+from neptune.mirage.lowering.definitions import definitions
 from neptune.mirage.printer import print_graph
 from neptune.mirage.reference import reference
 from neptune.mirage.search import search
@@ -82,7 +86,9 @@ def measured(name: str, batch: int, seconds: float, way: Way) -> Searched:
     used = _processors()
     found = search(graph, Bounds(), workers=way.workers, deadline=time.process_time() + seconds, accept=draws.accept)
     digest, times, best, chain = hashlib.sha256(), [], (float("inf"), 0.0, 0), []
+    programs: set[str] = set()
     for x in found:
+        programs.add(placed(x.graph, of.program()))
         digest.update(print_graph(x.graph).encode())
         chain.append((x.operators, digest.hexdigest()[:16]))
         times.append(x.seconds)
@@ -95,11 +101,24 @@ def measured(name: str, batch: int, seconds: float, way: Way) -> Searched:
         "seconds": took, "processor seconds": used, "exhausted": found.exhausted,
         "states": counts.states, "tries": counts.tries,
         "tries a second": counts.tries / took, "tries a processor second": counts.tries / max(used, 1e-3),
-        "graphs": found.found, "refuted": found.rejected, "first": times[0] if times else None,
+        "graphs": found.found, "programs": len(programs - {NONE}), "without a program": int(NONE in programs),
+        "refuted": found.rejected, "first": times[0] if times else None,
         "best us": best[0] if times else None, "best after": best[1], "best kernels": best[2],
         "prunes": dict(counts.prunes), "digest": digest.hexdigest()[:16],
     }  # fmt: skip
     return Searched(row, tuple(chain))
+
+
+NONE = "none"
+
+
+def placed(graph: Graph, program: Program) -> str:
+    """The definitions of a graph with the kernel and loop of each, or NONE where its tiles are no parts of a whole."""
+    defined = definitions(graph, program)
+    if isinstance(defined, NeptuneError):
+        return NONE
+    grids = [(k.grid, k.loop) for k in graph.kernels]
+    return f"{defined.program}\n{sorted(defined.placement.items())}\n{sorted(defined.split.items())}\n{grids}"
 
 
 def exhausted(name: str, seconds: float) -> list[dict[str, Any]]:
@@ -168,7 +187,8 @@ def line(row: dict[str, Any]) -> str:
     end = "all" if row["exhausted"] else "not all"
     rates = f"{row['tries a second']:,.0f}/s, {row['tries a processor second']:,.0f} a processor second"
     best = f"best {row['best us'] or 0:.1f} µs in {row['best kernels']} kernels after {row['best after']:.1f} s"
-    text = f"{row['graphs']} graphs ({row['digest']}), {first}, {best}; {end} in {row['seconds']:.1f} s"
+    graphs = f"{row['graphs']} graphs ({row['digest']}) of {row['programs']} programs"
+    text = f"{graphs}, {first}, {best}; {end} in {row['seconds']:.1f} s"
     return f"{row['benchmark']:<13} {way}: {row['states']} states, {row['tries']} tries, {rates}; {text}"
 
 

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from neptune import config
 from neptune.autotune.cluster import Cluster
@@ -29,6 +29,7 @@ from neptune.autotune.task import Task, numbers_of, task_of, task_of_kernel
 from neptune.autotune.winners import together
 from neptune.boundary import public
 from neptune.driver.imports import as_program
+from neptune.driver.options import TuneOptions, takes
 from neptune.errors import NeptuneError, ScheduleError, ShapeError, unless_refused
 from neptune.ir.program import Program
 from neptune.kernel import Kernel
@@ -38,6 +39,9 @@ from neptune.tune.budget import Clock, checked_count, seconds_of
 from neptune.tune.choose import AnyTemplate
 from neptune.tune.params import checked_sizes
 from neptune.tune.points import sizes_of
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 class ExecutorKind(Protocol):
@@ -101,23 +105,8 @@ def options_of(
 
 
 @public
-def autotune(
-    expr: Any,
-    template: AnyTemplate = None,
-    *,
-    shapes: Sequence[Mapping[Any, int]] | Mapping[Any, int],
-    budget: str = "60s",
-    trials: int | None = None,
-    inputs: Sequence[Any] | None = None,
-    target: str | None = None,
-    params: Mapping[str, Any] | None = None,
-    bounds: Mapping[Any, int] | None = None,
-    name: str | None = None,
-    executor: str = "local",
-    workers: int | None = None,
-    quiet: bool = False,
-    form: str | None = None,
-) -> Kernel:
+@takes(TuneOptions)
+def autotune(expr: Any, template: AnyTemplate = None, **options: Unpack[TuneOptions]) -> Kernel:
     """Compile an expression to the kernel that is measured to be the fastest at some shapes.
 
     `shapes`: sizes by name or variable, all of them, or several such mappings; then launches with other sizes take the
@@ -136,9 +125,10 @@ def autotune(
 
         kernel = neptune.autotune(prefill_causal(), shapes={"batch": 1, "heads": 32, "s_q": 8192, "s_kv": 8192})
     """
-    options = options_of(budget, trials, executor, workers, quiet)
-    task = task_of(as_program(expr, inputs, name), template, target, params, bounds, form)
-    return reported(tuned(task, shapes, options), options)
+    how = options_of(options["budget"], options["trials"], options["executor"], options["workers"], options["quiet"])
+    loops = as_program(expr, options["inputs"], options["name"])
+    task = task_of(loops, template, options["target"], options["params"], options["bounds"], options["form"])
+    return reported(tuned(task, options["shapes"], how), how)
 
 
 def tune_kernel(kernel: Kernel, args: Sequence[Any], options: Options) -> Tuning:

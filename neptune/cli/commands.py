@@ -7,27 +7,26 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from neptune import forms
+from neptune.cli import options
 from neptune.cli.cache import cache_group
-from neptune.cli.inputs import checked_target, expression, named_numbers, named_values, template
+from neptune.cli.inputs import expression, template
 from neptune.cli.outputs import DONE, REFUSED, UsersMistake, guarded, say, say_error, show, table
 from neptune.cli.search import search_command
 from neptune.cli.tune import autotune_command
 from neptune.codes import BY_CODE, Kind
+from neptune.driver.options import CompileOptions
 from neptune.errors import NeptunePerformanceWarning
 
-F = TypeVar("F", bound=Callable[..., Any])
 STAGES = ("loops", "scheduled", "fused", "tile")
-OTHERS = ", ".join(forms.FORMS)
 FORMS = ("form", "roles")
 """What resources say of kernels that have several forms."""
 
@@ -82,42 +81,15 @@ def app() -> None:
     """
 
 
-def _request(command: F) -> F:
-    """The arguments that `compile` and `explain` share."""
-    options = [
-        click.argument("reference", metavar="OPERATOR|FILE[:FUNCTION]"),
-        click.option(
-            "--template",
-            "-t",
-            "schedule",
-            metavar="NAME",
-            help="A shipped template (see `neptune templates`), "
-            "or FILE:FUNCTION of your own; chosen automatically by default.",
-        ),
-        click.option("--target", metavar="TARGET", help="cuda, cuda:90, hip:gfx942, interpret or llvm."),
-        click.option("--param", "-p", "params", multiple=True, metavar="NAME=VALUE", help="A tile size; repeatable."),
-        click.option("--shape", "shapes", multiple=True, metavar="NAME=N", help="A typical size; repeatable."),
-        click.option("--bound", "bounds", multiple=True, metavar="NAME=N", help="A largest size; repeatable."),
-        click.option("--strict", is_flag=True, help="Refuse a kernel that is slower than it need be."),
-        click.option(
-            "--form",
-            metavar="FORM",
-            help=f"{OTHERS}, auto or triton: see docs/hopper.md.",
-        ),
-        click.option("--lever", "levers", multiple=True, hidden=True, help="A former name of --param."),
-        click.option("--json", "as_json", is_flag=True, help="Print one JSON object, also for errors."),
-    ]
-    for option in reversed(options):
-        command = option(command)
-    return command
-
-
 @app.command("compile")
-@_request
+@options.reference
+@options.schedule
+@options.options_of(CompileOptions)
 @click.option("--ir", "stage", type=click.Choice(STAGES), help="Print this form of the program instead.")
 @click.option("--asm", metavar="TARGET", help="Print the assembly for TARGET, e.g. cuda:90; needs no GPU.")
 @click.option("--resources", metavar="TARGET", help="Print registers, spills and shared memory on TARGET.")
-@click.option("--save", metavar="DIR", help="Write a folder for neptune.load instead.")
+@options.save
+@options.as_json
 def compile_command(
     stage: str | None, asm: str | None, resources: str | None, save: str | None, as_json: bool, **request: Any
 ) -> None:
@@ -164,8 +136,11 @@ def compile_command(
 
 
 @app.command("explain", short_help="Say what was fused, how it was proved, and why.")
-@_request
+@options.reference
+@options.schedule
+@options.options_of(CompileOptions)
 @click.option("--html", type=click.Path(dir_okay=False), metavar="FILE", help="Write a report with every pass instead.")
+@options.as_json
 def explain_command(html: str | None, as_json: bool, **request: Any) -> None:
     """Say what was fused, deferred and rolled, how it was proved, and what the kernel does.
 
@@ -293,17 +268,7 @@ def calibrate_command(as_json: bool) -> None:
 # --- inputs --------------------------------------------------------------------------------------
 
 
-def _kernel(
-    reference: str,
-    schedule: str | None,
-    target: str | None,
-    params: tuple[str, ...],
-    shapes: tuple[str, ...],
-    bounds: tuple[str, ...],
-    strict: bool,
-    form: str | None,
-    levers: tuple[str, ...],
-) -> Any:
+def _kernel(reference: str, schedule: str | None, **given: Any) -> Any:
     """Return the kernel of a request."""
     from neptune.driver.pipeline import compile
 
@@ -311,18 +276,8 @@ def _kernel(
         # `_tell` and explain() say them, without the line of a program that is ours.
         warnings.simplefilter("ignore", NeptunePerformanceWarning)
         # What is not there is said before anything is imported for it.
-        where, how = checked_target(target), template(schedule)
-        return compile(
-            expression(reference),
-            how,
-            target=where,
-            params=named_values(params, "--param"),
-            shapes=named_numbers(shapes, "--shape"),
-            bounds=named_numbers(bounds, "--bound"),
-            strict=strict,
-            form=form,
-            levers=named_values(levers, "--lever") or None,
-        )
+        values, how = options.values_of(CompileOptions, given), template(schedule)
+        return compile(expression(reference), how, **values)
 
 
 @app.command("explain-error")

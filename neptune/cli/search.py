@@ -5,45 +5,28 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 from rich.console import Console
 
-from neptune.cli.inputs import checked_target, expression, named_numbers
+from neptune.cli import options
+from neptune.cli.inputs import expression
 from neptune.cli.outputs import guarded, say, table
+from neptune.driver.options import CompileOptions, SearchOptions, declared
 
 if TYPE_CHECKING:
     from neptune.mirage.optimize import Lowering, Progress
 
 
 @click.command("search", short_help="Search for a better algebra, and compile it.")
-@click.argument("reference", metavar="FILE[:FUNCTION]|OPERATOR")
-@click.option("--target", metavar="TARGET", help="cuda:90 and the like; by default what runs here.")
-@click.option("--shape", "shapes", multiple=True, metavar="NAME=N", help="A typical size; repeatable.")
-@click.option("--budget", default="60s", show_default=True, metavar="TIME", help="How long: 60s, 5m or 1h.")
-@click.option("--max-block-ops", default=11, show_default=True, metavar="N", help="Operators of a kernel at most.")
-@click.option("--max-kernels", default=3, show_default=True, metavar="N", help="Kernels at most.")
-@click.option("--seed", default=0, show_default=True, metavar="N", help="Of the draws that verify graphs.")
-@click.option("--workers", type=int, metavar="N", help="Processes that search.")
+@options.reference
+@options.options_of(SearchOptions)
 @click.option("--unsafe", is_flag=True, help="Leave exponentials without a running maximum.")
 @click.option("--top", default=1, show_default=True, metavar="N", help="Graphs to print, the fastest first.")
-@click.option("--save", metavar="DIR", help="Write the kernel to a folder for neptune.load.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, also for errors.")
-def search_command(
-    reference: str,
-    target: str | None,
-    shapes: tuple[str, ...],
-    budget: str,
-    max_block_ops: int,
-    max_kernels: int,
-    seed: int,
-    workers: int | None,
-    unsafe: bool,
-    top: int,
-    save: str | None,
-    as_json: bool,
-) -> None:
+@options.save
+@options.as_json
+def search_command(reference: str, unsafe: bool, top: int, save: str | None, as_json: bool, **given: Any) -> None:
     """Search for graphs that compute an expression with less work, verify them, and compile the best.
 
     Ctrl-C ends the search with the best so far. What a search came to is kept: the same command then
@@ -56,16 +39,12 @@ def search_command(
     """
 
     def act() -> None:
-        from neptune.mirage.enumeration.problems import Bounds
-        from neptune.search.case import Options
-        from neptune.search.superoptimize import kept_records, optimized, options_of
+        from neptune.search.superoptimize import optimized, options_of
 
         with _shown(as_json) as progress:
-            bounds, processes = Bounds(max_block_ops, max_kernels), 1 if workers is None else workers
-            options = Options(0.0, bounds, seed, processes, not unsafe, kept_records(), progress)
-            how = options_of(budget, options)
-            sizes = named_numbers(shapes, "--shape")
-            result = optimized(expression(reference), how, target=checked_target(target), shapes=sizes)
+            values = options.values_of(SearchOptions, given) | {"safe": not unsafe, "progress": progress}
+            how = options_of(cast("SearchOptions", values))
+            result = optimized(expression(reference), how, **{n: values[n] for n in declared(CompileOptions)})
         if save is not None:
             result.kernel.save(save)
         graphs = [_said(way) for way in result.ways[:top]]

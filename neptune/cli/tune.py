@@ -7,43 +7,24 @@ from typing import Any
 
 import click
 
-from neptune.cli.inputs import checked_target, expression, named_numbers, named_values, shapes_of, template
+from neptune.cli import options
+from neptune.cli.inputs import expression, shapes_of, template
 from neptune.cli.outputs import guarded, say
+from neptune.driver.options import TuneOptions
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it."""
 
 
 @click.command("autotune", short_help="Measure candidates, and keep what they took.")
-@click.argument("reference", metavar="FILE[:FUNCTION]|OPERATOR")
-@click.option("--template", "-t", "schedule", metavar="NAME", help="This template alone, shipped or FILE:FUNCTION.")
-@click.option("--target", metavar="TARGET", help="cuda or hip; by default the GPU here.")
-@click.option("--param", "-p", "params", multiple=True, metavar="NAME=VALUE", help="A value that stays; repeatable.")
-@click.option("--shape", "shapes", multiple=True, metavar="NAME=N", help="A size; each one is needed.")
+@options.reference
+@options.schedule
+@options.options_of(TuneOptions)
 @click.option("--at", "at", multiple=True, metavar="NAME=N,…", help="One of several shapes; repeatable.")
-@click.option("--bound", "bounds", multiple=True, metavar="NAME=N", help="A largest size; repeatable.")
-@click.option("--budget", default="60s", show_default=True, metavar="TIME", help="How long: 60s, 5m or 1h.")
-@click.option("--trials", type=int, metavar="N", help="Candidates to measure at most.")
-@click.option("--executor", default="local", show_default=True, metavar="NAME", help="Where to measure.")
-@click.option("--workers", type=int, metavar="N", help="Processes that compile.")
-@click.option("--form", metavar="NAME", help="auto: candidates in other forms than tiles, too, which sm_90 has.")
-@click.option("--save", metavar="DIR", help="Write the kernel to a folder for neptune.load.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, also for errors.")
+@options.save
+@options.as_json
 def autotune_command(
-    reference: str,
-    schedule: str | None,
-    target: str | None,
-    params: tuple[str, ...],
-    shapes: tuple[str, ...],
-    at: tuple[str, ...],
-    bounds: tuple[str, ...],
-    budget: str,
-    trials: int | None,
-    executor: str,
-    workers: int | None,
-    form: str | None,
-    save: str | None,
-    as_json: bool,
+    reference: str, schedule: str | None, at: tuple[str, ...], save: str | None, as_json: bool, **given: Any
 ) -> None:
     """Measure candidates on the GPU here, and say which is the fastest.
 
@@ -64,17 +45,12 @@ def autotune_command(
         from neptune.autotune.task import task_of
         from neptune.autotune.tuner import options_of, tuned
 
-        options = options_of(budget, trials, executor, workers, quiet=as_json)
-        where, how = checked_target(target), template(schedule)
-        task = task_of(
-            expression(reference),
-            how,
-            target=where,
-            params=named_values(params, "--param"),
-            bounds=named_numbers(bounds, "--bound"),
-            form=form,
-        )
-        outcome = tuned(task, shapes_of(shapes, at), options)
+        # What is not there is said before anything is imported for it.
+        values, by = options.values_of(TuneOptions, given) | {"quiet": as_json}, template(schedule)
+        how = options_of(*(values[n] for n in ("budget", "trials", "executor", "workers", "quiet")))
+        settled = {n: values[n] for n in ("target", "params", "bounds", "form")}
+        task = task_of(expression(reference), by, **settled)
+        outcome = tuned(task, shapes_of(given["shapes"], at), how)
         if save is not None:
             outcome.kernel.save(save)
         answer: dict[str, Any] = outcome.as_json() | ({} if save is None else {"saved": save})

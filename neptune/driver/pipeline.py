@@ -18,6 +18,7 @@ from neptune.driver.forms import decided, form_for, in_two, in_vain, sharing, wi
 from neptune.driver.imports import as_program as as_program
 from neptune.driver.imports import imported
 from neptune.driver.known import Known, known_of
+from neptune.driver.options import CompileOptions, takes
 from neptune.errors import NeptuneError, or_refusal
 from neptune.forms import AUTO, FORMS
 from neptune.ir.program import Program
@@ -29,6 +30,8 @@ from neptune.runtime.launch import Target, default_target, gpu_target, parse_tar
 from neptune.tune.params import checked_params, checked_sizes
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from neptune.driver.build import Build
     from neptune.fusion.schedule import Schedule
     from neptune.schedule.trace import Step
@@ -41,24 +44,8 @@ SEARCHES = {"mirage": "neptune.search.superoptimize"}
 
 
 @public
-def compile(
-    expr: Any,
-    template: AnyTemplate = None,
-    *,
-    inputs: Sequence[Any] | None = None,
-    target: str | None = None,
-    params: Mapping[str, Any] | None = None,
-    shapes: Mapping[Any, int] | None = None,
-    bounds: Mapping[Any, int] | None = None,
-    name: str | None = None,
-    strict: bool = False,
-    deterministic: bool = False,
-    batch_invariant: bool = False,
-    assume: Sequence[str] = (),
-    records: bool = True,
-    form: str | None = None,
-    levers: Mapping[str, Any] | None = None,
-) -> Kernel:
+@takes(CompileOptions)
+def compile(expr: Any, template: AnyTemplate = None, **options: Unpack[CompileOptions]) -> Kernel:
     """Compile an expression to a kernel.
 
     `expr`: a `te.Tensor` or a sequence of them, a PrimFunc or an IRModule with one, tensors of
@@ -96,30 +83,31 @@ def compile(
     """
     if isinstance(template, str) and template in SEARCHES:
         by_template: Callable[..., Kernel] = import_module(SEARCHES[template]).by_template
-        return by_template(
-            expr, inputs=inputs, target=target, params=params, shapes=shapes, bounds=bounds, name=name, strict=strict,
-            deterministic=deterministic, batch_invariant=batch_invariant, assume=assume, records=records, form=form,
-            levers=levers,
-        )  # fmt: skip
+        return by_template(expr, **options)
     settings = config.read()
     logs.configure(settings.logs)
-    chosen = target_for(target, settings)
-    form_here = form_for(form, chosen, settings.form, bool(deterministic or batch_invariant))
+    chosen = target_for(options["target"], settings)
+    form, levers, promised = options["form"], options["levers"], options["deterministic"] or options["batch_invariant"]
+    form_here = form_for(form, chosen, settings.form, bool(promised))
     if levers is not None:
         loud.say_of_levers()
-    on_tiles, settled = in_two(params, levers, form or form_here, template)
-    loops = imported(expr, inputs, name)
+    on_tiles, settled = in_two(options["params"], levers, form or form_here, template)
+    loops = imported(expr, options["inputs"], options["name"])
     check_dtypes(loops, (gpu_target() or chosen) if chosen.kind == "cuda" and not chosen.arch else chosen)
     # By name, so that variables of a front end make no difference to the cache.
-    typical, largest = checked_sizes("shapes", loops, shapes), checked_sizes("bounds", loops, bounds)
+    typical, largest = (
+        checked_sizes("shapes", loops, options["shapes"]),
+        checked_sizes("bounds", loops, options["bounds"]),
+    )
     values = checked_params(loops, on_tiles)
+    assume = options["assume"]
     granted = (assume,) if isinstance(assume, str) else tuple(assume or ())
     request = cache.Request(
         loops, template, str(chosen), values, typical, largest, settings, machine_for(chosen).name,
-        strict=bool(strict), assume=granted, form=form_here, levers=settled,
-        deterministic=bool(deterministic), batch_invariant=bool(batch_invariant),
+        strict=bool(options["strict"]), assume=granted, form=form_here, levers=settled,
+        deterministic=bool(options["deterministic"]), batch_invariant=bool(options["batch_invariant"]),
     )  # fmt: skip
-    kernel = _compiled(with_records(request) if records else request)
+    kernel = _compiled(with_records(request) if options["records"] else request)
     loud.check_granted(kernel, granted)
     loud.warn(kernel)
     return kernel

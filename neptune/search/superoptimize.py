@@ -16,13 +16,14 @@ import time
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from neptune import config
 from neptune.boundary import public
 from neptune.driver import loud
 from neptune.driver.device import machine_for
 from neptune.driver.imports import imported
+from neptune.driver.options import CompileOptions, SearchOptions, declared, takes
 from neptune.driver.pipeline import compile, target_for
 from neptune.errors import ExpressionError, NeptunePerformanceWarning
 from neptune.ir.program import Program
@@ -39,6 +40,9 @@ from neptune.tune.budget import Worked, checked_count, seconds_of
 from neptune.tune.params import checked_sizes
 from neptune.tune.points import reference as usual_sizes
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 BY_TEMPLATE = "10s"
 """The budget of `compile(expr, template="mirage")`."""
 LARGE = 24
@@ -48,21 +52,8 @@ EVERY = 1.0
 
 
 @public
-def superoptimize(
-    expr: Any,
-    *,
-    shapes: Mapping[Any, int] | None = None,
-    target: str | None = None,
-    budget: str = "60s",
-    max_block_ops: int = 11,
-    max_kernels: int = 3,
-    seed: int = 0,
-    workers: int | None = None,
-    safe: bool = True,
-    records: bool | None = None,
-    progress: OnProgress | None = None,
-    **options: Any,
-) -> Kernel:
+@takes(SearchOptions)
+def superoptimize(expr: Any, **options: Unpack[SearchOptions]) -> Kernel:
     """Compile an expression to the best graph that a search finds for it: its algebra may change, too.
 
     `shapes`: typical sizes, by which graphs are compared. `budget`: "60s", "5m" or "1h" of the processor for the search
@@ -82,22 +73,26 @@ def superoptimize(
         kernel = neptune.superoptimize(expr, shapes={"m": 16, "k": 4096, "n": 6144}, budget="30s")
         y = kernel(x, w)
     """
-    bounds, store = Bounds(max_block_ops, max_kernels), None if records is False else kept_records()
-    processes = 1 if workers is None else workers
-    how = options_of(budget, Options(0.0, bounds, seed, processes, bool(safe), store, progress))
-    return optimized(expr, how, shapes=shapes, target=target, **options).kernel
+    beside = {name: options[name] for name in declared(CompileOptions)}  # type: ignore[literal-required]
+    return optimized(expr, options_of(options), **beside).kernel
 
 
-def options_of(budget: str, how: Options) -> Options:
-    """Check the options of a caller, and give them the seconds of a budget. NeptuneError for one that is none."""
-    request, bounds = "superoptimize", how.bounds
+def options_of(options: SearchOptions) -> Options:
+    """How to search, from the options of a caller, checked. NeptuneError for a budget or a number that is none."""
+    request, workers = "superoptimize", options["workers"]
     bounds = Bounds(
-        checked_count("max_block_ops", "operators", bounds.max_block_ops, request) or Bounds.max_block_ops,
-        checked_count("max_kernels", "kernels", bounds.max_kernels, request) or Bounds.max_kernels,
+        checked_count("max_block_ops", "operators", options["max_block_ops"], request) or Bounds.max_block_ops,
+        checked_count("max_kernels", "kernels", options["max_kernels"], request) or Bounds.max_kernels,
     )
-    workers = checked_count("workers", "processes", how.workers, request) or 1
-    seed = checked_count("seed", "a generator", how.seed, request, least=0) or 0
-    return replace(how, seconds=seconds_of(budget, request, least=0), bounds=bounds, workers=workers, seed=seed)
+    return Options(
+        seconds_of(options["budget"], request, least=0),
+        bounds,
+        checked_count("seed", "a generator", options["seed"], request, least=0) or 0,
+        checked_count("workers", "processes", 1 if workers is None else workers, request) or 1,
+        bool(options["safe"]),
+        kept_records() if options["records"] else None,
+        options["progress"],
+    )
 
 
 def kept_records() -> Store:
@@ -107,7 +102,7 @@ def kept_records() -> Store:
 
 def by_template(expr: Any, **options: Any) -> Kernel:
     """`compile(expr, template="mirage", …)`: a short search, printed while it runs, or what a record has of it."""
-    store = kept_records() if options.pop("records", True) else None
+    store = kept_records() if options["records"] else None
     how = Options(seconds_of(BY_TEMPLATE), Bounds(), records=store, progress=printed())
     return optimized(expr, how, **options).kernel
 
@@ -127,6 +122,7 @@ def printed() -> OnProgress:
 
 def optimized(expr: Any, how: Options, **options: Any) -> Optimized:
     """The kernel of an expression with these options of a search and of `compile`."""
+    options.pop("records", None)
     loops = imported(expr, options.pop("inputs", None), options.pop("name", None))
     with warnings.catch_warnings():
         # What makes a kernel slow is said of the one that is returned.

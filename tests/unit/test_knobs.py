@@ -8,11 +8,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import click
+import pytest
 
 import neptune
 from neptune import config, logs
 from neptune.autotune.tuner import autotune
 from neptune.cli.commands import app
+from neptune.driver.options import CompileOptions, SearchOptions, TuneOptions, declared
 from tests.documents import ROOT
 
 PAGE = (ROOT / "docs" / "knobs.md").read_text()
@@ -50,6 +52,20 @@ def test_variables() -> None:
 def test_topics() -> None:
     found = table("What NEPTUNE_LOGS takes")
     assert {name: text.strip() for name, text in found.items()} == logs.TOPICS
+
+
+@pytest.mark.parametrize(
+    ("heading", "options", "beside"),
+    [
+        ("neptune.compile", CompileOptions, set()),
+        ("neptune.autotune", TuneOptions, CompileOptions.__annotations__.keys() - {"shapes"}),
+        ("neptune.superoptimize", SearchOptions, CompileOptions.__annotations__.keys()),
+    ],
+)
+def test_rows_of_options(heading: str, options: type, beside: set[str]) -> None:
+    rows = {n: row for n, (_, row) in declared(options).items() if n not in beside}
+    page = {n: text for n, text in table(heading).items() if n != "template"}
+    assert page == {n: f" {row.default_in_words} | {row.text}" for n, row in rows.items()}
 
 
 def test_options() -> None:
