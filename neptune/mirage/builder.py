@@ -80,6 +80,11 @@ class Value:
         return self.scope.node("maximum", self, other)
 
     @public
+    def minimum(self, other: Value) -> Value:
+        """The smaller of two values."""
+        return self.scope.node("minimum", self, other)
+
+    @public
     def shift(self, number: Number) -> Value:
         """x + number."""
         return self.scope.node("shift", self, constant=_number(number))
@@ -101,7 +106,7 @@ class Value:
 
     @public
     def opaque(self, function: str, *others: Value, constant: Number | None = None) -> Value:
-        """An operator of expressions of which a graph knows nothing: tanh, log, min …"""
+        """An operator of expressions of which a graph knows nothing: tanh, log, floor …"""
         by = None if constant is None else _number(constant)
         return self.scope.node("opaque", self, *others, function=function, constant=by)
 

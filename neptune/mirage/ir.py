@@ -89,6 +89,10 @@ class Node:
         """The value of a map; `apply(name, *args)` makes that of an operator of expressions, the number last."""
         return apply(self.function, *args) if self.op == "opaque" else OPS[self.op].applied(apply, *args)
 
+    def computed(self, apply: Callable[..., V], *args: V) -> V:
+        """The same value as a kernel computes it (`OpRow.computed`)."""
+        return apply(self.function, *args) if self.op == "opaque" else OPS[self.op].computed(apply, *args)
+
 
 @dataclass(frozen=True, slots=True)
 class Thread:

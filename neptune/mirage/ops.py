@@ -21,7 +21,9 @@ class OpRow:
     """An operator: `kind` is "map", "fold" or "accumulate"; with `constant` it has a number beside its operands.
 
     `function`: the operator of expressions (`neptune.ir.ops`) that a map is, of its operands and its number, or
-    `compound`: a formula of such, given a function that applies one by name. `reducer`: how a fold folds.
+    `compound`: a formula of such, given a function that applies one by name. A map that has both is computed by its
+    function, and search and proofs read the formula, of operators that they know. `extremum`: a map whose value is one
+    of its operands'. `reducer`: how a fold folds.
     """
 
     name: str
@@ -31,11 +33,16 @@ class OpRow:
     reducer: str = ""
     commutes: bool = False
     constant: bool = False
+    extremum: bool = False
     compound: Callable[..., Any] | None = None
 
     def applied(self, apply: Callable[..., V], *args: V) -> V:
         """The value of a map; `apply(name, *args)` makes that of an operator of expressions, the number last."""
         return apply(self.function, *args) if self.compound is None else self.compound(apply, *args)
+
+    def computed(self, apply: Callable[..., V], *args: V) -> V:
+        """The same value as a kernel computes it: by the function, where there is one beside the formula."""
+        return apply(self.function, *args) if self.function else self.applied(apply, *args)
 
 
 _ROWS = (
@@ -43,7 +50,16 @@ _ROWS = (
     OpRow("sub", 2, "map", "sub"),
     OpRow("mul", 2, "map", "mul", commutes=True),
     OpRow("div", 2, "map", "div"),
-    OpRow("maximum", 2, "map", "max", commutes=True),
+    OpRow("maximum", 2, "map", "max", commutes=True, extremum=True),
+    OpRow(
+        "minimum",
+        2,
+        "map",
+        "min",
+        commutes=True,
+        extremum=True,
+        compound=lambda f, x, y: f("neg", f("max", f("neg", x), f("neg", y))),
+    ),
     OpRow("neg", 1, "map", "neg"),
     OpRow("exp", 1, "map", "exp"),
     OpRow("sqr", 1, "map", compound=lambda f, x: f("mul", x, x)),

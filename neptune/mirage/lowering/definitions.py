@@ -238,7 +238,7 @@ class _Writer:
         args = [self.wide_of(v) for v in operands]
         number = [] if node.number is None else [cast(node.number, self.wide)]
         opened, summand = _folded(operands)
-        expr = cast(cast(args[0], node.dtype), self.wide) if node.op == "cast" else node.applied(op, *args, *number)
+        expr = cast(cast(args[0], node.dtype), self.wide) if node.op == "cast" else node.computed(op, *args, *number)
         return Value(expr, t, opened, summand)
 
     def _linear(self, node: Node, operands: Sequence[Value]) -> None:
@@ -349,8 +349,8 @@ def _uses(kernel: Kernel) -> Counter[str]:
     counts: Counter[str] = Counter(s.value for s in kernel.saves)
     for node in kernel.nodes:
         for o in node.operands:
-            # A compound reads its operand twice.
-            counts[o] += 2 if OPS[node.op].compound else 1
+            # A compound that no function computes reads its operand twice.
+            counts[o] += 2 if OPS[node.op].compound and not OPS[node.op].function else 1
     return counts
 
 

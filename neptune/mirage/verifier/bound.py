@@ -44,7 +44,7 @@ UNBOUNDED = 64
 """Draws where no bound is to be had."""
 NO_FALSE_ACCEPT = "no false accept: equal when written out at these sizes"
 """Where log₂ of the bound is -inf."""
-_MAXIMA = frozenset(row.name for row in OPS.values() if "max" in (row.function, row.reducer))
+_MAXIMA = frozenset(row.name for row in OPS.values() if row.extremum or row.reducer == "max")
 
 
 @dataclass(frozen=True)

@@ -260,7 +260,7 @@ class Evaluator:
         if node.op == "cast":
             return operands[0]
         dims, values = self._aligned(operands)
-        if node.op == "maximum" and self.free:
+        if OPS[node.op].extremum and self.free:
             return Tiled(dims, self._drawn(dims, key))
         if node.op == "power":
             return Tiled(dims, self._constants.power(values[0], node.constant, len(dims)))

@@ -19,6 +19,7 @@ MAPS = {
     "mul": np.multiply,
     "div": np.divide,
     "maximum": np.maximum,
+    "minimum": np.minimum,
     "neg": np.negative,
     "exp": np.exp,
     "sqr": np.square,

@@ -51,6 +51,14 @@ GATED_MLP = graph(
     Node("o", "mul", ("g", "b")),
 )
 
+LESSER = graph(
+    {"X": "ik", "W": "kj", "V": "kj"},
+    "ij",
+    Node("a", "matmul", ("X", "W"), axis="k"),
+    Node("b", "matmul", ("X", "V"), axis="k"),
+    Node("o", "minimum", ("a", "b")),
+)
+
 GQA = graph({"Q": "bmd", "K": "bdn", "V": "bne"}, "bme", *attention("Q", "K", "V"))
 
 QK_NORM = graph(

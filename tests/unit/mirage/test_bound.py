@@ -160,6 +160,7 @@ _SUM = ("i = add b c", "j = add f h", "k = add i j", "z = mul e k")
         (("a = exp X", "z = exp a"), ("a = exp X", "z = exp a"), "an exponential, or what is too large"),
         (("a = exp X", "z = sqrt a"), ("a = exp X", "z = sqrt a"), "an exponential, or what is too large"),
         (("a = exp X", "z = maximum a Y"), ("a = exp X", "z = maximum Y a"), "for maxima alone"),
+        (("a = exp X", "z = minimum a Y"), ("a = exp X", "z = minimum Y a"), "for maxima alone"),
         (
             ("e = exp X", "a = add X Y", "b = sqr a", "c = sqrt b", "z = mul c e"),
             ("e = exp X", "a = add Y X", "b = sqr a", "c = sqrt b", "z = mul e c"),

@@ -82,7 +82,7 @@ def test_a_block_of_a_thread_is_one() -> None:
 def test_operators() -> None:
     g = GraphBuilder("maps", i=8)
     x, y = g.input("x", "i"), g.input("y", "i", "float32")
-    z = (-x.silu() + y.sigmoid().maximum(x)) * 2.0 - 3
+    z = (-x.silu() + y.sigmoid().maximum(x)).minimum(y) * 2.0 - 3
     z = z.rsqrt().power(1.5).cast("float16").opaque("tanh").opaque("max", constant=0) / g.size("i")
     graph = g.output("z", "i", z, "float32").graph()
     assert [line for step in graph.steps for line in print_step(step)] == [
@@ -91,7 +91,8 @@ def test_operators() -> None:
         "sigmoid = sigmoid(y)",
         "maximum = maximum(sigmoid, x)",
         "add = add(neg, maximum)",
-        "scale = scale(add) by 2.0",
+        "minimum = minimum(add, y)",
+        "scale = scale(minimum) by 2.0",
         "shift = shift(scale) by -3.0",
         "rsqrt = rsqrt(shift)",
         "power = power(rsqrt) by 1.5",

@@ -41,6 +41,15 @@ AXIOMS = {
     "1/√x·y = y/√x": (("a = rsqrt X", "z = mul a Y"), ("a = sqrt X", "z = div Y a")),
     "silu x = x·sigmoid x": (("z = silu X",), ("a = sigmoid X", "z = mul X a")),
     "max(x, y) = max(y, x)": (("z = maximum X Y",), ("z = maximum Y X",)),
+    "min(x, y) = min(y, x)": (("z = minimum X Y",), ("z = minimum Y X",)),
+    "min(x, y) = −max(−x, −y)": (
+        ("z = minimum X Y",),
+        ("a = neg X", "b = neg Y", "c = maximum b a", "z = neg c"),
+    ),
+    "min(min(x, y), x/y) = min(x, min(y, x/y))": (
+        ("a = div X Y", "b = minimum X Y", "z = minimum b a"),
+        ("a = div X Y", "b = minimum Y a", "z = minimum X b"),
+    ),
     "x/y + y/x = (x² + y²)/(xy)": (
         ("a = div X Y", "b = div Y X", "z = add a b"),
         ("a = sqr X", "b = sqr Y", "c = add a b", "d = mul X Y", "z = div c d"),
@@ -58,6 +67,8 @@ NEIGHBOURS = {
     "√(x²) ≠ x": (("a = sqr X", "z = sqrt a"), ("a = add X X", "z = sub a X")),
     "silu x ≠ sigmoid x": (("z = silu X",), ("z = sigmoid X",)),
     "sigmoid x ≠ sigmoid −x": (("z = sigmoid X",), ("a = neg X", "z = sigmoid a")),
+    "min(x, y) ≠ max(x, y)": (("z = minimum X Y",), ("z = maximum X Y",)),
+    "min(x, y) ≠ −max(x, y)": (("z = minimum X Y",), ("a = maximum X Y", "z = neg a")),
     "max(x, y) ≠ x": (("z = maximum X Y",), ("a = add X Y", "z = sub a Y")),
 }
 

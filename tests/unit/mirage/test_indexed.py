@@ -401,6 +401,11 @@ A2, B2, AB = Node("a", "sqr", ("X",)), Node("b", "sqr", ("Y",)), Node("ab", "mul
         ((Node("e", "exp", ("X",)), Node("Z", "opaque", ("e",), function="log2")),
          (Node("Z", "scale", ("X",), constant=_number(1.0)),), False),
         ((Node("Z", "maximum", ("X", "Y")),), (Node("Z", "maximum", ("Y", "X")),), True),
+        ((Node("Z", "minimum", ("X", "Y")),), (Node("Z", "minimum", ("Y", "X")),), True),
+        ((Node("Z", "minimum", ("X", "Y")),), (Node("Z", "maximum", ("X", "Y")),), False),
+        ((Node("Z", "minimum", ("X", "Y")),),
+         (Node("n", "neg", ("X",)), Node("o", "neg", ("Y",)), Node("m", "maximum", ("n", "o")),
+          Node("Z", "neg", ("m",))), True),
         ((Node("c", "cast", ("X",), dtype="float16"), Node("Z", "exp", ("c",))), (Node("Z", "exp", ("X",)),), True),
     ],
 )  # fmt: skip

@@ -104,6 +104,35 @@ def test_a_function_of_a_value_and_a_number() -> None:
     assert (exact == 0.0).any() and float((made(u, v).double() - exact).norm() / exact.norm()) < 1e-3
 
 
+def test_a_minimum_is_computed_by_one_instruction() -> None:
+    """Proofs read -max(-x, -y) of min(x·w, x·v); the kernel computes a minimum."""
+    (m, k), n = (builder.var(s) for s in "mk"), 33
+    x = builder.placeholder((m, k), "float16", "x")
+    w, v = (builder.placeholder((k, n), "float16", name) for name in "wv")
+
+    def times(b, name):
+        p = builder.reduce_axis((0, k), "p")
+        return builder.compute((m, n), lambda i, j: builder.sum(wide(x[i, p]) * wide(b[p, j]), axis=p), name)
+
+    c, d = times(w, "c"), times(v, "d")
+    lesser = builder.compute((m, n), lambda i, j: builder.minimum(d[i, j], c[i, j]).astype("float16"), "y")
+    program = builder.build(lesser)
+    g = GraphBuilder.like(reference(program))
+    with g.kernel("fused", grid="i j", loop="p") as block:
+        a, *others = (block.load(t) for t in g.tensors)
+        first, second = (a.matmul(b, "p").acc() for b in others)
+        block.save("y", first.minimum(second))
+    made = neptune.compile(program, template=lowered(g.graph(), program).template, target="interpret")
+    body = made.source.partition("\n@triton.jit")[2]
+    assert "minimum(" in body and "maximum(" not in body and "-" not in body.partition("minimum(")[2].partition("\n")[0]
+    u, *b = (
+        torch.from_numpy(np.random.default_rng(s).standard_normal(d)).half()
+        for s, d in enumerate(((5, 70), (70, n), (70, n)))
+    )
+    exact = torch.minimum(*(u.double() @ t.double() for t in b))
+    assert float((made(u, *b).double() - exact).norm() / exact.norm()) < 1e-3
+
+
 def test_a_graph_of_another_program_is_refused() -> None:
     program = BENCHMARKS["GatedMLP"].program()
     other = lowered(GRAPHS["GatedMLP"](), program).template

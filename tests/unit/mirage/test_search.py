@@ -38,6 +38,7 @@ def operators(graph: Graph) -> list[str]:
         (programs.LORA, 10, "k", "acc acc add matmul matmul matmul"),
         (programs.GATED_MLP, 9, "k", "acc acc matmul matmul mul silu"),
         (programs.GQA, 9, "n", "acc acc_sum div exp matmul matmul"),
+        (programs.LESSER, 8, "k", "acc acc matmul matmul minimum"),
     ],
 )
 def test_the_known_graphs_are_found(program: Graph, size: int, loop: str, ops: str) -> None:
