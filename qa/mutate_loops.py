@@ -29,6 +29,7 @@ from neptune.ir.program import (
 from qa.mutate import EXPONENTIALS, LATE, PARTS, Change, Put, Scope, expr_changes, loop_mistakes, numbers_of_parts
 
 REDUCERS = {"sum": "max", "max": "sum", "min": "max", "prod": "sum", "argmax": "argmin", "argmin": "argmax"}
+REDUCERS |= {"bitor": "bitxor", "bitxor": "bitor"}
 
 
 def loop_mutants(program: Program) -> Iterator[Change]:

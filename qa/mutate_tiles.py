@@ -42,7 +42,7 @@ from qa.mutate import (
     other_values,
 )
 
-REDUCERS = {"sum": "max", "max": "sum", "min": "max", "prod": "sum"}
+REDUCERS = {"sum": "max", "max": "sum", "min": "max", "prod": "sum", "bitor": "bitxor", "bitxor": "bitor"}
 Body = tuple[TStmt, ...]
 
 

@@ -63,7 +63,7 @@ from neptune.frontend.functions import (
     tanh,
     trunc,
 )
-from neptune.frontend.reductions import all, any, argmax, argmin, max, max_sumexp, min, prod, sum, top_k
+from neptune.frontend.reductions import all, any, argmax, argmin, bitor, bitxor, max, max_sumexp, min, prod, sum, top_k
 from neptune.ir import expr as ir
 from neptune.ir.dtypes import DTYPES, is_int
 from neptune.ir.expr import Const, Expr, ExprLike, Var, ceildiv, eq, maximum, minimum, ne
@@ -83,6 +83,8 @@ __all__ = [
     "any_of",
     "argmax",
     "argmin",
+    "bitor",
+    "bitxor",
     "build",
     "cast",
     "ceil",

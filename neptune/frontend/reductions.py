@@ -26,8 +26,11 @@ def reduction(
     hint = "maximum(a, b) and minimum(a, b) take two values" if reducer in ("max", "min") else None
     axes = checked_axes(reducer, axis, hint)
     e = as_value(value)
-    if REDUCERS[reducer].folds_bools:
+    if REDUCERS[reducer].folds == "bools":
         e = checked_predicate(e)
+    elif REDUCERS[reducer].folds == "integers" and not REDUCERS[reducer].takes(e.dtype):
+        wrong = f"it folds the bits of integers, and this is {e.dtype}"
+        raise ExpressionError(f"{reducer} of `{print_expr(e)}`", wrong, hint="any(…) folds predicates")
     elif e.dtype == "bool":
         raise ExpressionError(f"{reducer} of `{print_expr(e)}`", "a bool cannot be reduced", hint=".astype('int32')")
     identity = REDUCERS[reducer].identity(e.dtype)[0]
@@ -95,6 +98,18 @@ def all(expr: ExprLike, axis: Axis | Sequence[Axis] | None = None, where: ExprLi
 def any(expr: ExprLike, axis: Axis | Sequence[Axis] | None = None, where: ExprLike | None = None) -> Reduction:
     """A bool: the predicate holds somewhere along `axis` (over nothing: false)."""
     return reduction("any", expr, axis, where)
+
+
+@public
+def bitor(expr: ExprLike, axis: Axis | Sequence[Axis] | None = None, where: ExprLike | None = None) -> Reduction:
+    """The bits that any integer along `axis` has (over nothing: 0): the union of sets of flags."""
+    return reduction("bitor", expr, axis, where)
+
+
+@public
+def bitxor(expr: ExprLike, axis: Axis | Sequence[Axis] | None = None, where: ExprLike | None = None) -> Reduction:
+    """The bits that an odd number of integers along `axis` have (over nothing: 0): a checksum, in any order."""
+    return reduction("bitxor", expr, axis, where)
 
 
 @public

@@ -23,10 +23,9 @@ from neptune.ir.expr import Const, Expr, Op, Var, binary, bitwise, cast, invert,
 from neptune.ir.facts import range_of
 from neptune.ir.ops import LIBM, Range
 from neptune.ir.printer import print_expr
+from neptune.ir.reducers import BY_OP
 
 T = TypeVar("T")
-COMBINERS = {tirx.Add: "sum", tirx.Mul: "prod", tirx.Max: "max", tirx.Min: "min", tirx.And: "all", tirx.Or: "any"}
-"""The reducer of an operator that folds."""
 _BINARY = {
     tirx.Add: "add",
     tirx.Sub: "sub",
@@ -50,6 +49,8 @@ _BINARY = {
     tirx.LShift: "shl",
     tirx.RShift: "shr",
 }
+COMBINERS = {node: BY_OP[name].name for node, name in _BINARY.items() if name in BY_OP}
+"""The reducer of an operator that folds."""
 _SAME_NAME = ("exp", "exp2", "log", "log2", "sqrt", "rsqrt", "tanh", "sigmoid", "pow", "erf", "sin", "cos")
 _CALLS = {name: name for name in (*_SAME_NAME, *LIBM, "floor", "ceil", "round", "trunc")}
 _CALLS |= {"nearbyint": "round", "fabs": "abs"}

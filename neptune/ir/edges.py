@@ -57,7 +57,7 @@ CAST = Edge("to a float: NaN; to bool: true", undefined="to an integer: of NaN, 
 REDUCER_EDGES: dict[str, Edge] = {
     **dict.fromkeys(("sum", "prod", "lse"), Edge(SPREADS, "either")),
     **dict.fromkeys(("max", "min"), Edge("passed over; of nothing but NaN: the start, or NaN", "either")),
-    **dict.fromkeys(("all", "any"), Edge(NO_FLOATS)),
+    **{name: Edge(NO_FLOATS) for name, row in REDUCERS.items() if row.folds != "numbers"},
     **{name: Edge(FIRST, "either") for name, row in REDUCERS.items() if row.best},
 }
 

@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from math import inf
 from typing import TypeAlias
 
-from neptune.ir.dtypes import DTYPES, is_float
-from neptune.ir.expr import Const, Expr, Var, binary, cast, eq, logical_and, logical_or, ne, op, select
+from neptune.ir.dtypes import DTYPES, is_float, is_int
+from neptune.ir.expr import OPS, Const, Expr, Var, binary, cast, eq, logical_and, logical_or, ne, op, select
 
 MAX_K = 8
 Pair: TypeAlias = tuple[Expr, Expr]
@@ -66,9 +66,13 @@ class Reducer:
     leads: str = ""
 
     @property
-    def folds_bools(self) -> bool:
-        """True for a reducer of truth values, which takes nothing else, and no other takes them."""
-        return self.op in ("and", "or")
+    def folds(self) -> str:
+        """The kind of values that it takes, and no others: "bools", "integers" or "numbers"."""
+        return {"logic": "bools", "bits": "integers"}.get(OPS[self.op].kind if self.op else "", "numbers")
+
+    def takes(self, dtype: str) -> bool:
+        """True where values of a dtype are of its kind."""
+        return is_int(dtype) if self.folds == "integers" else (dtype == "bool") == (self.folds == "bools")
 
     @property
     def elements(self) -> int:
@@ -238,6 +242,8 @@ _ROWS = (
     _fold("min", "min=", "min", "minimum", inf, idempotent=True, moves=-1),
     _fold("all", "and=", "and", "conjunction", 1, idempotent=True, moves=-1),
     _fold("any", "or=", "or", "disjunction", 0, idempotent=True, moves=1),
+    _fold("bitor", "bitor=", "bitor", "union", 0, idempotent=True),
+    _fold("bitxor", "bitxor=", "bitxor", "parity", 0),
     _choice("argmax", "gt", 1),
     _choice("argmin", "lt", 1),
     *(_choice(f"top{k}", "gt", k) for k in range(1, MAX_K + 1)),

@@ -238,8 +238,8 @@ def _check_reducer(action: Update) -> Iterator[str]:
         if width != reducer.width:
             yield f"reducer {reducer.name} has width {reducer.width}, not {width} {what}"
     for v in action.values if reducer.op else ():
-        if (v.dtype == "bool") != reducer.folds_bools:
-            yield f"reducer {reducer.name} folds {'bools' if reducer.folds_bools else 'numbers'}, not {v.dtype}"
+        if not reducer.takes(v.dtype):
+            yield f"reducer {reducer.name} folds {reducer.folds}, not {v.dtype}"
     for v in action.values:
         if v.dtype in DTYPES and not DTYPES[v.dtype].computes:
             yield f"reducer {reducer.name} folds {v.dtype}, which only tensors hold"

@@ -275,7 +275,7 @@ def _check_reduce(e: Reduce) -> Iterator[str]:
         yield f"reduce folds with a reducer of width one, not {e.reducer}"
     if e.axis == "1" or e.axis not in e.arg.dims:
         yield f"reduce over {e.axis}, which is no axis of {_show(e.arg.dims)}"
-    if e.reducer in REDUCERS and (e.arg.dtype == "bool") != REDUCERS[e.reducer].folds_bools:
+    if e.reducer in REDUCERS and not REDUCERS[e.reducer].takes(e.arg.dtype):
         yield f"reduce of {e.arg.dtype} by {e.reducer}"
 
 

@@ -134,9 +134,8 @@ def nests(draw: st.DrawFn, name: str, target: Buffer, readable: tuple[Buffer, ..
     guard = draw(st.none() | exprs("bool", names, 2))
     body: Stmt
     if reduces:
-        # `all` and `any` fold predicates.
-        numeric = sorted(n for n, row in REDUCERS.items() if row.width == 1 and OPS[row.op].kind != "logic")
-        reducer = draw(st.sampled_from(numeric))
+        fitting = sorted(n for n, row in REDUCERS.items() if row.width == 1 and row.takes(target.dtype))
+        reducer = draw(st.sampled_from(fitting))
         init = REDUCERS[reducer].identity(target.dtype)
         explicit = draw(st.booleans())
         update = Update((target.name,), index, reducer, (value,), None if explicit else init)

@@ -330,6 +330,8 @@ REDUCTIONS: dict[str, Callable[..., Any]] = {
     "lse": nb.max_sumexp,
     "all": lambda e, axis: nb.all(nb.isfinite(e), axis),
     "any": lambda e, axis: nb.any(e > 1.0, axis),
+    "bitor": lambda e, axis: nb.bitor((e > 1.0).astype("int32") * 5 + (e < 0.0).astype("int32") * 18, axis),
+    "bitxor": lambda e, axis: nb.bitxor((e > 1.0).astype("int32") * 5 + 18, axis),
     **{f"top{k}": lambda e, axis, k=k: nb.top_k(e, k, axis) for k in (1, 3)},
 }
 ROWS = [

@@ -275,6 +275,7 @@ def combine(
 
 
 _INTEGER_FOLD: dict[str, Any] = {n: getattr(np, n) for n in ("sum", "prod", "max", "min", "all", "any")}
+_INTEGER_FOLD |= {"bitor": np.bitwise_or.reduce, "bitxor": np.bitwise_xor.reduce}
 
 
 def fold_axis(

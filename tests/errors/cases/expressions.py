@@ -97,6 +97,7 @@ BUILDER = [
     (stage(lambda i: eight[i] * eight[i]), "mul of float8_e4m3fn, which only tensors hold"),
     (stage(lambda i: exp(eight[i])), "exp of float8_e4m3fn"),
     (stage(lambda i: sum(wide[i, j], axis=j)), "sum of float8_e5m2, which only tensors hold"),
+    (stage(lambda i: nt.bitxor(x[i, j], axis=j)), "the bits of integers"),
     (stage(lambda i: nt.argmax(wide[i, j], axis=j)), "argmax of float8_e5m2"),
     (stage(lambda i: var("t", "float8_e5m2").astype("float32")), "the scalar `t` is float8_e5m2"),
     (stage(lambda i, j: x[i, j]), "the lambda takes 2 indices, but the shape has 1 dimensions"),

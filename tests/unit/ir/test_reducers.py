@@ -15,19 +15,21 @@ from hypothesis import strategies as st
 
 from neptune.ir.dtypes import DTYPES, is_float
 from neptune.ir.expr import Const, Expr, Op, Select, Var, variables
+from neptune.ir.ops import INTEGER
 from neptune.ir.reducers import BY_OP, BY_SYMBOL, MAX_K, REDUCERS, Reducer, top_k
 
-SCALARS = {name: row for name, row in REDUCERS.items() if row.width == 1 and not row.folds_bools}
+SCALARS = {name: row for name, row in REDUCERS.items() if row.width == 1 and row.folds == "numbers"}
+INTEGERS = {name: row for name, row in REDUCERS.items() if row.width == 1 and row.folds != "bools"}
 CHOICES = {name: row for name, row in REDUCERS.items() if row.best}
 rows = pytest.mark.parametrize("row", SCALARS.values(), ids=SCALARS.keys())
+integer_rows = pytest.mark.parametrize("row", INTEGERS.values(), ids=INTEGERS.keys())
 choices = pytest.mark.parametrize("row", CHOICES.values(), ids=CHOICES.keys())
 
 
 def fold(row: Reducer, x: int, y: int) -> int:
     """state ⊕ value, as the combine expression says (integer constants fold)."""
     (e,) = row.combine((Const(x, "int64"),), (Const(y, "int64"),)).result
-    assert isinstance(e, Const)
-    return int(e.value)
+    return int(e.value) if isinstance(e, Const) else int(INTEGER[row.op](x, y))
 
 
 @pytest.mark.parametrize("row", REDUCERS.values(), ids=REDUCERS.keys())
@@ -53,7 +55,7 @@ def test_identity_has_the_dtype_and_is_finite(row: Reducer, dtype: str) -> None:
     assert math.isfinite(c.value) and DTYPES[dtype].lowest <= c.value <= DTYPES[dtype].highest
 
 
-@rows
+@integer_rows
 @settings(max_examples=50, deadline=None)
 @given(x=st.integers(-99, 99), y=st.integers(-99, 99), z=st.integers(-99, 99))
 def test_algebra(row: Reducer, x: int, y: int, z: int) -> None:
@@ -68,12 +70,12 @@ def test_algebra(row: Reducer, x: int, y: int, z: int) -> None:
         assert (fold(row, x, y) - x) * row.moves >= 0
 
 
-@rows
+@integer_rows
 def test_flags_that_are_off_are_off_for_a_reason(row: Reducer) -> None:
     if not row.idempotent:
         assert fold(row, 3, 3) != 3
     if not row.moves:
-        assert {fold(row, 3, y) < 3 for y in (-2, 2)} == {True, False}
+        assert {fold(row, 3, y) < 3 for y in (-2, 2, 4)} == {True, False}
 
 
 @rows
@@ -100,8 +102,17 @@ def test_truth_values(name: str, meet: Any) -> None:
 
 def test_reducers_fold_a_list() -> None:
     values = [3, -1, 4, 1, -5]
-    results = {name: reduce(partial(fold, row), values) for name, row in SCALARS.items()}
-    assert results == {"sum": 2, "prod": 60, "max": 4, "min": -5}
+    results = {name: reduce(partial(fold, row), values) for name, row in INTEGERS.items()}
+    bits = {"bitor": 3 | -1 | 4 | 1 | -5, "bitxor": 3 ^ -1 ^ 4 ^ 1 ^ -5}
+    assert results == {"sum": 2, "prod": 60, "max": 4, "min": -5} | bits
+
+
+def test_each_row_takes_its_kind_alone() -> None:
+    for row in REDUCERS.values():
+        taken = {d for d in DTYPES if row.takes(d)}
+        bools, floats = {"bool"}, {d for d in DTYPES if is_float(d)}
+        others = {"bools": {*DTYPES} - bools, "integers": bools | floats, "numbers": bools}[row.folds]
+        assert taken == {*DTYPES} - others
 
 
 # --- choices of pairs --------------------------------------------------------------------------
