@@ -159,6 +159,12 @@ EXAMPLES: dict[str, Example] = {
         lambda s: s.bind(s.loop("c", "i"), "grid.x"),
         lambda s: s.bind(s.loops("c"), ["grid.z", "grid.y", "grid.x"]),
     ),
+    "reverse": Example(
+        neighbours,
+        lambda s: s.reverse(s.loop("y", "i0")),
+        lambda s: s.reverse(s.loop("y", "i1")),
+        lambda s: s.bind(s.split(s.loop("y", "i"), 64)[0], "grid.x"),
+    ),
     "inline": Example(neighbours, lambda s: s.inline("t"), lambda s: s.inline("y")),
     "compute_at": Example(
         neighbours,

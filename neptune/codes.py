@@ -254,6 +254,7 @@ SCHEDULES = (
         "A graph of this program, with fewer axes in the grid of its kernels.",
         ("mirage", "rewriting"),
     ),
+    Kind("S034", "reverse is refused", "A loop that is bound to the grid.", ("schedule.reverse",)),
 )
 FUSIONS = (
     Kind(

@@ -37,6 +37,7 @@ from neptune.schedule.partition import partition
 from neptune.schedule.rename import rename
 from neptune.schedule.reorder import reorder
 from neptune.schedule.replicate import replicate
+from neptune.schedule.reverse import reverse
 from neptune.schedule.reverse_compute_at import reverse_compute_at
 from neptune.schedule.set_scope import set_scope
 from neptune.schedule.split import cover, split
@@ -239,6 +240,14 @@ class ScheduleBase:
         """
         self._commit(rename(self._state, loop, name), "rename", loop, name)
         return Loop(loop.stage, name)
+
+    @primitive
+    def reverse(self, loop: Loop) -> None:
+        """Let a loop over the grid begin with its last program: the longest ones first, where these are the last.
+
+        `y[i0*64 + i1]` → `y[(cdiv(m, 64) - 1 - i0)*64 + i1]`
+        """
+        self._commit(reverse(self._state, loop), "reverse", loop)
 
     @primitive
     def pack(self, group: Loop, row: Loop | None = None) -> Loop:

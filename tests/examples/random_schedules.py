@@ -11,7 +11,7 @@ from neptune.fusion.schedule import Schedule
 from neptune.ir.expr import Var
 from neptune.ir.program import Program
 
-KINDS = ("split", "tile", "fuse", "reorder", "bind", "inline", "partition", "privatize", "cover", "roll")
+KINDS = ("split", "tile", "fuse", "reorder", "bind", "reverse", "inline", "partition", "privatize", "cover", "roll")
 MOVES = ("fuse_at", "compute_at", "reverse_compute_at")
 COPIES = ("cache_read", "cache_write", "set_scope", "decompose_reduction")
 
@@ -43,6 +43,7 @@ def attempt(sch: Schedule, rng: random.Random, kind: str) -> None:
         "fuse": lambda: sch.fuse(*loops[k : k + 2]) if len(loops) > 1 else None,
         "reorder": lambda: sch.reorder(*rng.sample(loops, min(3, len(loops)))),
         "bind": lambda: sch.bind(loop, rng.choice(["grid.x", "grid.y"])),
+        "reverse": lambda: sch.reverse(loop),
         "inline": lambda: sch.inline(stage),
         "fuse_at": lambda: sch.fuse_at(stage, loop),
         "compute_at": lambda: sch.compute_at(stage, loop),

@@ -100,6 +100,7 @@ PRIMITIVES: list[tuple[Callable[[], Schedule], Callable[[Schedule], object], str
     (plain, lambda s: s.bind(ROW, "grid.w"), "'grid.w' is not a grid axis"),
     (plain, lambda s: s.bind([ROW, COL, DOT], ["grid.x", "grid.y", "grid.z"]), "`c` reduces over `p`"),
     (plain, lambda s: s.bind([ROW, COL], ["grid.x"]), "1 grid axes, not 2"),
+    (bound, lambda s: s.reverse(COL), "one iteration after the other"),
     (plain, lambda s: s.inline("c"), "inline(`c`)"),
     (plain, lambda s: s.inline("d"), "`d` is an output"),
     (plain, lambda s: s.fuse_at("d", DOT), "does not run over loop `p`"),

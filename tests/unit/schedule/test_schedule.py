@@ -74,6 +74,7 @@ def calls(draw: st.DrawFn, sch: Schedule) -> Callable[[], object]:
                 lambda: sch.fuse_at(stage, one),
                 lambda: sch.fuse(one, two),
                 lambda: sch.rename(one, draw(st.sampled_from(["row", "i", "m"]))),
+                lambda: sch.reverse(one),
                 lambda: sch.pack(one, two),
                 lambda: sch.pack(one),
                 lambda: sch.split_k(one, draw(st.sampled_from([0, 2, "PARTS", "m"]))),
