@@ -12,7 +12,7 @@ from neptune.runtime.hopper.data import ASYNCHRONOUS
 LEVERS: Mapping[str, tuple[Any, ...]] = {
     "consumers": (2, 3),
     "stages": (2, 3, 4, 5, 6),
-    "persistent": ("once", "stride", "table"),
+    "persistent": ("once", "stride", "table", "reverse"),
     "own_out": (True, False),
     "ahead": (False, True),
 }
@@ -20,6 +20,7 @@ LEVERS: Mapping[str, tuple[Any, ...]] = {
 CHOSEN = ("consumers", "stages", "persistent")
 PERSISTENT = {
     "once": "a program each",
+    "reverse": "a program each, the last rows first",
     "stride": "each program takes every so many",
     "table": "shared out by the host, the longest first to the program that is free first",
 }

@@ -170,10 +170,11 @@ Body: TypeAlias = tuple[AStmt, ...]
 @dataclass(frozen=True)
 class Levers:
     """What is chosen of the form: consumers of 64 rows, stages of what a loop loads, how groups of rows come to the
-    programs ("once": one program a group; "stride": program, program + programs, …; "table": as the host balances
-    them), in bands of how many groups of rows (0: all of them) the other grid variables are gone through, whether
-    results have memory of their own, whether what is loaded once a group has two stages, so that the next group's comes
-    while this one is computed, and registers of the producer's threads, which leave the rest."""
+    programs ("once": one program a group; "reverse": so, from the last group on; "stride": program, program + programs,
+    …; "table": as the host balances them), in bands of how many groups of rows (0: all of them) the other grid
+    variables are gone through, whether results have memory of their own, whether what is loaded once a group has two
+    stages, so that the next group's comes while this one is computed, and registers of the producer's threads, which
+    leave the rest."""
 
     consumers: int = 2
     stages: int = 2
@@ -184,6 +185,11 @@ class Levers:
     band: int = 0
     producer: int = 24
     ahead: bool = False
+
+    @property
+    def once(self) -> bool:
+        """True where each group of rows has a program of its own."""
+        return self.persistent in ("once", "reverse")
 
     @property
     def registers(self) -> tuple[int, int]:

@@ -248,7 +248,7 @@ class _ConsumerGroup:
     def cycles(self, levers: Levers, working: int) -> Array:
         """Cycles of a group of each class with so many consumers that have rows."""
         c = self.c
-        chain = self.chain + c.start * (levers.persistent == "once")
+        chain = self.chain + c.start * levers.once
         copies = self.waits / (levers.stages - c.ahead) + self.streams / (levers.stages - c.ahead - c.held)
         units = ((self.units * working) ** c.among).sum(axis=1) ** (1 / c.among)
         # However many stages, no more comes at a time than the port lets through.
@@ -272,6 +272,9 @@ class _ConsumerGroup:
                 return _balanced(share, cycles, self.groups, programs)
             case "stride":
                 return max(rounds * mean / self.c.stride, most)
+            case "reverse":
+                # Groups become longer with their number: those that end last are short.
+                return max(rounds * mean + float(cycles.min()) / 2, most)
             case _:
                 return max(rounds * mean + most / 2, most)
 

@@ -26,8 +26,9 @@ from neptune.tile.ir import TileProgram
 from neptune.tune.gains import Asked
 from neptune.tune.machine import Machine
 
-ORDERS = {"table": ("table", "stride", "once"), "stride": ("stride", "once"), "once": ("once", "stride")}
-"""Orders in which groups of rows may come to programs, by what counts put first: a table is for groups that differ."""
+ORDERS = {"table": ("table", "stride", "once", "reverse"), "stride": ("stride", "once"), "once": ("once", "stride")}
+"""Orders in which groups of rows may come to programs, by what counts put first: a table, or the longest ones first,
+is for groups that differ."""
 
 FEW = 4
 """Tiles that are looked at beyond the first sizes: the best there."""
@@ -99,9 +100,8 @@ def tile_names(program: TileProgram) -> frozenset[str]:
 
 
 def _orders(levers: Levers) -> list[Levers]:
-    return [
-        replace(levers, persistent=order) for order in ORDERS[levers.persistent] if order != "once" or not levers.ahead
-    ]
+    every = (replace(levers, persistent=order) for order in ORDERS[levers.persistent])
+    return [x for x in every if not (x.once and x.ahead)]
 
 
 # --- times of a program, before any form is derived ----------------------------------------------

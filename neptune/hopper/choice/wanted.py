@@ -75,7 +75,7 @@ def ordered(bodies: RoleBodies, program: TileProgram, wanted: Wanted) -> list[Le
     persistent = wanted.levers.get("persistent")
     every = [replace(x, persistent=persistent or x.persistent) for x in forms(bodies, program, wanted.params)]
     # Programs of one group have no next one.
-    every = [x for x in every if not x.ahead or x.persistent != "once"]
+    every = [x for x in every if not x.ahead or not x.once]
     matching = [x for x in every if all(getattr(x, n) == v for n, v in wanted.levers.items())]
     if matching:
         return matching if wanted.sizes is None else _by_time(matching, bodies, program, wanted)
@@ -109,7 +109,7 @@ def _excluded(every: Sequence[Levers], bodies: RoleBodies, exclusive: Mapping[st
     """The reason why levers exclude each other, or a kernel."""
     if exclusive.get("ahead") and not counts_of(bodies).once:
         return "all its tiles come in loops, none once for a group of rows"
-    if exclusive.get("ahead") and exclusive.get("persistent") == "once":
+    if exclusive.get("ahead") and exclusive.get("persistent") in ("once", "reverse"):
         return "programs of one group of rows have no next one"
     if exclusive.get("ahead") and not any(x.ahead for x in every):
         return "two stages of what is loaded once a group do not fit, or programs have one group"

@@ -155,7 +155,7 @@ class _Host:
         sizes = [self.text(g.extent) for g in self.kernel.grid]
         count = " * ".join(str(s) if len(sizes) == 1 else s.at(MUL + 1) for s in sizes)
         match self.kernel.levers.persistent:
-            case "once":
+            case "once" | "reverse":
                 return [f"grid = ({count},)"]
             case "stride":
                 return [f"grid = ({self.programs(count)},)"]

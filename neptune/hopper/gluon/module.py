@@ -179,9 +179,8 @@ def _seen(program: TileProgram) -> list[Buffer]:
 def _imports(kernels: Sequence[AsyncKernel], program: TileProgram, tiled: bool, text: Sequence[str]) -> list[str]:
     """The imports that the lines of a module need; with `tiled`, kernels on tiles among them."""
     hopper = [n for n in HOPPER if n != INIT or any(f"{INIT}(" in line for line in text)]
-    persistent = {k.levers.persistent for k in kernels}
-    lines = ["import heapq", ""] if "table" in persistent else []
-    lines += ["import torch"] if persistent != {"once"} or program.temporaries else []
+    lines = ["import heapq", ""] if any(k.levers.persistent == "table" for k in kernels) else []
+    lines += ["import torch"] if not all(k.levers.once for k in kernels) or program.temporaries else []
     lines += [
         "import triton",
         *(["import triton.language as tl"] if tiled else []),

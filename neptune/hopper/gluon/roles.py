@@ -86,7 +86,7 @@ class RoleWriter(Writer):
         """The lines of a role: its body for each group of rows that the program has."""
         self.paired = paired(body)
         body, self.lanes = with_collected(body)
-        once = self.kernel.levers.persistent == "once"
+        once = self.kernel.levers.once
         self.sent = set() if once else {s.out for s in walk_async(body) if isinstance(s, Send)}
         head = self.ctx.unbind()
         tile = self.ctx.fresh("tile", 1)
@@ -154,9 +154,15 @@ class RoleWriter(Writer):
                 size = self.size(g).at(MUL + 1)
                 text = Text(f"{source.at(MUL)} % {size}", MUL)
                 source = Text(f"{source.at(MUL)} // {size}", MUL)
-            lines.append(f"{g.var} = {text}")
+            lines.append(f"{g.var} = {self.begun(g, text)}")
         if consumer and self.kernel.rows != self.kernel.group:
             lines.append(f"{self.kernel.rows} = {self.kernel.group} * {CONSUMERS} + {CONSUMER}")
+
+    def begun(self, g: GridAxis, number: Text) -> Text:
+        """The value of a grid variable that comes at a number: groups of rows may begin with the last one."""
+        if g.var != self.kernel.group or self.kernel.levers.persistent != "reverse":
+            return number
+        return Text(f"{self.size(g).at(ADD)} - 1 - {number.at(MUL)}", ADD)
 
     def banded(self, source: Text) -> tuple[Text, list[GridAxis]]:
         """The group and the variable across of the number of a tile; the number of the other grid variables, and these.
@@ -175,7 +181,7 @@ class RoleWriter(Writer):
         lines += [
             f"{begin} = {pair} // {tiles} * {BAND}",
             f"{rows} = gl.minimum({groups} - {begin}, {BAND})",
-            f"{group.var} = {begin} + {pair} % {tiles} % {rows}",
+            f"{group.var} = {self.begun(group, Text(f'{begin} + {pair} % {tiles} % {rows}', ADD))}",
             f"{column.var} = {pair} % {tiles} // {rows}",
         ]
         return Text(f"{source.at(MUL)} // ({groups.at(MUL)} * {columns})", MUL), list(axes.values())

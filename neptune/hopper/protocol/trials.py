@@ -112,7 +112,7 @@ def _alone(kernel: AsyncKernel, sweep: list[str], tile: int, most: int) -> list[
 def _rows(kernel: AsyncKernel, sweep: list[str], grouped: frozenset[str], tile: int) -> Iterator[dict[str, int]]:
     """Loops of one tile and of two in as many groups of rows as a program takes; other launches have LEAST of them."""
     rows = in_a_row(kernel) * kernel.levers.consumers * ROWS
-    if in_a_row(kernel) > LEAST and kernel.levers.persistent != "once":
+    if in_a_row(kernel) > LEAST and not kernel.levers.once:
         for count in (1, 2):
             yield {s: rows - 1 if s in grouped else count * tile - 1 for s in sweep}
 

@@ -113,7 +113,7 @@ Role: TypeAlias = tuple[Addressed, Body]
 
 def addressed_roles(program: TileProgram, kernel: AsyncKernel) -> dict[str, Role]:
     """The producer and the consumer."""
-    scopes = ONCE if kernel.levers.persistent == "once" else GROUPS
+    scopes = ONCE if kernel.levers.once else GROUPS
     roles: dict[str, Role] = {}
     for role, body in (("producer", kernel.producer), ("consumer", kernel.consumer)):
         before = _plain(program, kernel, body)

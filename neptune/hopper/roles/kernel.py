@@ -68,7 +68,7 @@ def roles(bodies: RoleBodies, program: TileProgram, levers: Levers) -> AsyncKern
     counters = _counters(rings, taken)
     outs = _outs(kernel.body, rings, numbers, levers)
     produced = tuple(_produced(bodies.producer, rings, counters))
-    computed = with_live(consumed(kernel.body, rings, outs, counters, again=levers.persistent != "once"))
+    computed = with_live(consumed(kernel.body, rings, outs, counters, again=not levers.once))
     turn = fresh_name({*taken, *counters.values()}, "turn")
     kept, (producer, consumer) = shared(tuple(counters.values()), (produced, computed), turn)
     sharing, (producer, consumer) = together(tuple(rings.values()), (producer, consumer))

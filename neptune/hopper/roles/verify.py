@@ -153,7 +153,7 @@ class _Role:
         start = _State(dict.fromkeys(self.rings, 0))
         end = self.body(body, start)
         self.same("a group", end, start)
-        if self.kernel.levers.persistent == "once":
+        if self.kernel.levers.once:
             self.found += [f"out {name} is not drained at the end" for name in sorted(end.sent)]
         else:
             self.body(body, end if not self.found else start)

@@ -79,7 +79,7 @@ def test_levers_are_numbers_of_a_record_and_come_back() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"asynchronous.persistent": 3}, {"asynchronous.consumers": 4}, {"asynchronous.own_out": 2}]
+    "wrong", [{"asynchronous.persistent": 4}, {"asynchronous.consumers": 4}, {"asynchronous.own_out": 2}]
 )
 def test_what_is_no_lever_is_no_choice(wrong: Mapping[str, int]) -> None:
     """Anybody may have written a record."""
@@ -108,7 +108,7 @@ def test_results_may_take_the_memory_of_queries_and_groups_of_different_length_a
     plain = trials(of.forms, sizes, of.machine)
     levers = [t.choice.levers for t in other_trials(of.forms, plain, sizes, of.machine)]
     assert {x["own_out"] for x in levers} == {True, False}
-    assert {x["persistent"] for x in levers} == {"once", "stride", "table"}
+    assert {x["persistent"] for x in levers} == {"once", "stride", "table", "reverse"}
 
 
 def test_the_first_is_what_a_compilation_takes() -> None:

@@ -318,8 +318,11 @@ def _held(form: Derived) -> tuple[int | str, ...]:
     return form.levers["consumers"], form.levers["BLOCK_N"]
 
 
-def test_levers_are_a_choice_of_the_caller() -> None:
-    levers = {"consumers": 2, "stages": 3, "persistent": "once"}
+@pytest.mark.parametrize(
+    ("persistent", "words"), [("once", "a program each"), ("reverse", "a program each, the last rows first")]
+)
+def test_levers_are_a_choice_of_the_caller(persistent: str, words: str) -> None:
+    levers = {"consumers": 2, "stages": 3, "persistent": persistent}
     made = neptune.compile(
         prefill_causal(heads=2, depth=64),
         "flash_attention",
@@ -329,7 +332,7 @@ def test_levers_are_a_choice_of_the_caller() -> None:
     )
     of = made.executable.artifact.form
     assert of is not None and levers.items() <= of.levers.items() and of.levers["BLOCK_N"] == 64
-    assert "a program each" in made.explain() and "µs in the Triton form" in made.explain()
+    assert f"groups of rows: {words}\n" in made.explain() and "µs in the Triton form" in made.explain()
 
 
 def test_a_form_far_behind_is_not_made_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:

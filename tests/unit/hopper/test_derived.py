@@ -62,6 +62,7 @@ def softmax(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> 
 
 ATTENTION = [
     ("prefill_causal", Levers(2, 2, "once", True, False), 200, 200, "late"),
+    ("prefill_causal", Levers(2, 2, "reverse", True, False), 330, 330, "late"),
     ("prefill_causal", Levers(3, 2, "table", True, True), 200, 260, "random"),
     ("prefill_causal", Levers(2, 3, "table", False, False), 130, 70, "late"),
     ("prefill_global", Levers(2, 2, "stride", False, False), 130, 65, "random"),

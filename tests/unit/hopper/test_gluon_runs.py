@@ -39,6 +39,7 @@ def off(out: torch.Tensor, want: torch.Tensor) -> float:
     ("levers", "heads", "length", "order"),
     [
         (Levers(2, 2, "once", tiles={"BLOCK_M": 64, "BLOCK_N": 64}), 2, 200, "late"),
+        (Levers(2, 2, "reverse", tiles={"BLOCK_M": 64, "BLOCK_N": 64}), 3, 330, "random"),
         (Levers(2, 1, "stride", tiles={"BLOCK_M": 64, "BLOCK_N": 128}), 3, 257, "random"),
         (Levers(2, 3, "table", own_out=False, tiles={"BLOCK_M": 64, "BLOCK_N": 64}), 3, 130, "late"),
         (Levers(2, 3, "table", ahead=True, tiles={"BLOCK_M": 64, "BLOCK_N": 64}), 5, 130, "late"),

@@ -63,7 +63,7 @@ def test_every_tile_comes_once(band: int, groups: int, columns: int, batch: int)
     assert all(order[k : k + each] == sorted(order[k : k + each]) for k in range(0, len(found), each))
 
 
-@pytest.mark.parametrize("persistent", ["once", "stride", "table"])
+@pytest.mark.parametrize("persistent", ["once", "reverse", "stride", "table"])
 def test_the_numbers_are_those_of_any_order(persistent: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(multi_processor_count=3))
     kernel, tiles = form(2, persistent)
@@ -73,6 +73,17 @@ def test_the_numbers_are_those_of_any_order(persistent: str, monkeypatch: pytest
     load(generate(tiles, kernel).text)["matmul"](a, b, out)
     want = a.double() @ b.double()
     assert float((out.double() - want).norm() / want.norm()) < 1e-3
+
+
+@pytest.mark.parametrize("band", [0, 2])
+def test_in_reverse_the_last_group_of_rows_comes_first(band: int) -> None:
+    """The text of both roles mirrors the number of the group and nothing else."""
+    once, back = (generate(form(band, how)[1], form(band, how)[0]).text.splitlines() for how in ("once", "reverse"))
+    differ = [(a.strip(), b.strip()) for a, b in zip(once, back, strict=True) if a != b]
+    assert len(differ) == 2 and len(set(differ)) == 1  # the producer's line is the consumer's
+    values = {"group_count": 7, "band_begin": 2, "tile": 2, "pair": 4, "band_tiles": 10, "band_rows": 2}
+    forth, mirrored = (eval(line.partition(" = ")[2], dict(values)) for line in differ[0])
+    assert (forth, mirrored) == (2, 4)
 
 
 def test_the_model_takes_about_as_many_rows_as_columns() -> None:

@@ -91,6 +91,16 @@ def test_a_table_that_scatters_heads_reads_keys_again() -> None:
     assert full[0] == full[1]
 
 
+def test_in_reverse_causal_rows_end_together_and_others_do_not_care() -> None:
+    def us(how: str, causal: bool, length: int) -> float:
+        return predictor(128, length, causal).of(Levers(2, 2, how, tiles=TILES)).us
+
+    for length in (1024, 4096, 16384):
+        assert us("table", True, length) < 1.1 * us("reverse", True, length)
+        assert us("reverse", True, length) < us("once", True, length)
+        assert us("reverse", False, length) == us("once", False, length)
+
+
 def test_a_last_group_with_few_rows_takes_less() -> None:
     whole = predictor(64, 192 * 8, causal=False)
     fewer = replace(whole, sizes={**whole.sizes, "s_q": 192 * 7 + 64})

@@ -53,6 +53,7 @@ def kernel(name: str = "attention", **levers: object) -> tuple[AsyncKernel, Tile
 FORMS = [
     ("attention", {}),
     ("attention", {"own_out": False}),
+    ("attention", {"persistent": "reverse"}),
     ("attention", {"persistent": "table"}),
     ("attention", {"persistent": "table", "own_out": False}),
     ("product", {"persistent": "stride", "stages": 3}),
