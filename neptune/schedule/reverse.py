@@ -15,9 +15,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from neptune.errors import ScheduleError
+from neptune.errors import ScheduleError, answered
 from neptune.ir.expr import Expr, Var, binary, substitute
-from neptune.ir.program import map_exprs
+from neptune.ir.facts import slope
+from neptune.ir.ops import SIGNS
+from neptune.ir.program import Program, for_loops, map_exprs, paths
 from neptune.schedule.state import Loop, State, check_whole
 
 
@@ -37,3 +39,22 @@ def reverse(state: State, ref: Loop) -> State:
 
     fresh = replace(loop, facts=tuple(map(turned, loop.facts)), body=map_exprs(loop.body, turned))
     return state.reindexed(loop, fresh, {}, turned)
+
+
+def longest_last(program: Program) -> Loop | None:
+    """The loop over the grid whose later programs have longer loops, by the ends of these; None where there is none.
+
+    for i0 grid.x: for j0 in [0, min(cdiv(n, 64), i0 + 1))   →   i0, and none where j0 begins at i0 - 4
+    """
+    positive = {s.name for s in program.scalars if s.lo} | {t.name for t in program.tunables}
+
+    def way(e: Expr, var: str) -> object:
+        return answered(slope, e, var, lambda x: SIGNS["+"] if isinstance(x, Var) and x.name in positive else None)
+
+    for path, stage in paths(program.body):
+        grid = [f for f in for_loops(path) if f.kind != "serial"]
+        inside = [f for f in for_loops(path) if f.kind == "serial"]
+        for g in grid:
+            if any(way(f.lo, g.var) == "0" and way(f.hi, g.var) in ("+", "0+") for f in inside):
+                return Loop(stage.name, g.var)
+    return None

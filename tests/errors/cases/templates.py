@@ -13,7 +13,7 @@ from neptune.errors import ExpressionError, FusionError, ScheduleError
 from neptune.frontend.builder import build, compute, exp, max, placeholder, reduce_axis, sum, var
 from neptune.ir.expr import Expr
 from neptune.ir.program import Program
-from neptune.ops.attention import prefill_causal
+from neptune.ops.attention import prefill_causal, prefill_global
 from neptune.ops.attention_variants import sigmoid_attention
 from neptune.ops.linear import matmul
 from neptune.ops.softmax import figure1, softmax
@@ -94,6 +94,7 @@ def product(f: Callable[..., Any], dtype: str = "float32", rank: int = 2) -> Cal
     return make
 
 
+case(ScheduleError, "causal_attention_without_a_mask")(_on("causal_attention", lambda: prefill_global(depth=32)))
 case(ScheduleError, "matmul_of_two_reductions")(_on("matmul", softmax))
 case(ScheduleError, "matmul_of_none")(_on("matmul", product(lambda a, b, p, i, j: exp(a[i, j]))))
 case(ScheduleError, "matmul_of_a_max")(_on("matmul", product(lambda a, b, p, i, j: max(a[i, p] * b[p, j], axis=p))))
