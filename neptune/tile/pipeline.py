@@ -22,6 +22,7 @@ from neptune.tile.passes.narrow import narrow
 from neptune.tile.passes.outward import outward
 from neptune.tile.passes.reciprocal import reciprocal
 from neptune.tile.passes.short_operands import short_operands
+from neptune.tile.passes.upright import upright
 from neptune.tile.relax import check_tile_sizes, translate_relaxed
 from neptune.tile.translate import translate
 
@@ -37,6 +38,7 @@ class Pass:
 
 PASSES = (
     Pass("outward", outward, "first: later passes look at one block at a time"),
+    Pass("upright", upright, "before all that reads masks: a transposed one is another form of the same"),
     Pass(
         "accumulate",
         accumulate,
