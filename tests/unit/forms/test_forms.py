@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import neptune
+from examples.smallest_form import MARK, NAME, Stub, StubData, main
 from neptune import forms
 from neptune.autotune.search import Tuned
 from neptune.autotune.space import other_trials, trials
@@ -33,7 +34,6 @@ from neptune.runtime import forms as data
 from neptune.runtime import interpret
 from neptune.runtime.launch import parse_target
 from neptune.versions import versions
-from tests.unit.forms.stub import MARK, NAME, Stub, StubData
 
 SHAPES = {"m": 256, "n": 256, "k": 8192}
 SMALL = {"m": 64, "n": 64, "k": 64}
@@ -84,6 +84,16 @@ def test_a_form_that_is_asked_for_is_made_and_called(stub: Stub, ran: list[str])
     assert MARK in kernel.source and kernel.build.checks["stub form"].verdict == "accepted"
     called(kernel, *given())
     assert len(ran) == 1 and MARK in ran[0]
+
+
+def test_the_example_runs_by_itself(
+    stub: Stub, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It registers itself, as whoever copies it would; the tables are as before behind it."""
+    monkeypatch.delitem(forms.FORMS, NAME)
+    monkeypatch.delitem(data.FORMS, NAME)
+    main()
+    assert capsys.readouterr().out == "stub at speed 2: {'runs': True}\n"
 
 
 def test_tensors_that_it_does_not_serve_are_for_tiles(stub: Stub, ran: list[str]) -> None:

@@ -1,4 +1,13 @@
-"""The smallest form that there is: the module of tiles under another name, with a lever that does nothing."""
+"""The smallest form beside tiles that there is, to copy: the module of tiles under another name.
+
+A form is an object that says what fits, makes, predicts, validates and explains (`Stub`, a `neptune.forms.Form`), and
+plain data that runs what was made (`StubData`, a `neptune.runtime.forms.FormData`). A row of two tables makes it known:
+then the pipeline, the choice, the tuner, records, saved kernels and explain() ask it, by its name. Its lever does
+nothing here; a form of your own writes another module in `lower`, and refuses in `fits` and `validate` whatever it
+cannot vouch for.
+
+python examples/smallest_form.py
+"""
 
 from __future__ import annotations
 
@@ -6,11 +15,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
+import torch
+
+import neptune
 from neptune.codegen.triton import generate
 from neptune.errors import Unsupported
-from neptune.forms import Inspected, Made, Source, Time, Wanted
+from neptune.forms import FORMS, Inspected, Made, Source, Time, Wanted
+from neptune.ops.linear import matmul
 from neptune.runtime.addressing import Tensors
 from neptune.runtime.executable import Executable
+from neptune.runtime.forms import FORMS as DATA
+from neptune.runtime.forms import FormData
 from neptune.runtime.parts import Parts
 from neptune.tile.ir import TileProgram
 from neptune.tile.registers import dots
@@ -85,7 +100,7 @@ class Points:
     close: float = 1.0
 
     def us(self, point: Point, on_tiles: Mapping[str, int], whole: float) -> float:
-        return whole / point.levers["speed"]
+        return float(whole / point.levers["speed"])
 
 
 @dataclass
@@ -127,14 +142,29 @@ class Stub:
     def validate(self, kernel: Executable) -> Mapping[str, Any] | None:
         return None if self.verdict is None else {"faults": list(self.verdict)}
 
-    def decided(self, data: StubData) -> bool:
+    def decided(self, data: FormData) -> bool:
         return self.verdict is not None
 
     def explain(self, said: Mapping[str, Any]) -> Iterator[str]:
         yield f"stub at speed {said['levers']['speed']}: {said['verdict']}"
 
-    def inspect(self, data: StubData) -> Sequence[Inspected]:
+    def inspect(self, data: FormData) -> Sequence[Inspected]:
         return [Inspected("stub_kernel", 8, 0, 0, None, (), None, "an assembly")]
 
     def ready(self) -> None:
         """Nothing takes long."""
+
+
+def main() -> None:
+    """Register the form, compile a product in it, and compare the result with float64."""
+    FORMS[NAME], DATA[NAME] = Stub, StubData
+    kernel = neptune.compile(matmul(), "matmul", target="interpret", form=NAME, params={"speed": 2})
+    a, b = torch.randn(48, 32).half(), torch.randn(32, 40).half()
+    out = kernel(a, b)
+    assert isinstance(out, torch.Tensor) and MARK in kernel.source
+    assert (off := (out.double() - a.double() @ b.double()).abs().max().item()) < 0.05, off
+    print(next(line for line in str(kernel.explain()).splitlines() if line.startswith(NAME)))
+
+
+if __name__ == "__main__":
+    main()
