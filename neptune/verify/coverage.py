@@ -47,7 +47,7 @@ from neptune.tile.ir import (
 )
 from neptune.tile.ir import Scalar as TileScalar
 from neptune.verify.conditions import MANY, Ample, Conditions, divisions, place_of
-from neptune.verify.tiles import Tiles
+from neptune.verify.tiles import Tiles, Traits
 
 AnyProgram = Program | TileProgram
 LANES = 1 << 19
@@ -78,6 +78,7 @@ class Cases:
         self.program = (
             program.with_body(_skeleton(decompose(program).body)) if isinstance(program, Program) else program
         )
+        self._traits = Traits()
         self._known: dict[Key, frozenset[Hashable]] = {}
         self._work: dict[Key, int] = {}
 
@@ -104,7 +105,11 @@ class Cases:
     def _explore(self, keys: list[Key], sizes: list[dict[str, Any]]) -> None:
         memory = Memory(Float64())
         evaluator = Ample(memory, self.lengths)
-        walk = _LoopCases(memory, evaluator) if isinstance(self.program, Program) else _TileCases(memory, evaluator)
+        walk = (
+            _LoopCases(memory, evaluator)
+            if isinstance(self.program, Program)
+            else _TileCases(memory, evaluator, self._traits)
+        )
         walk.explore(self.program, sizes)
         for n, key in enumerate(keys):
             self._known[key] = frozenset(case for case, where in walk.found.items() if where[n])
@@ -287,8 +292,8 @@ def _places(lanes: Lanes) -> dict[str, Any]:
 class _TileCases(Tiles, Conditions):
     """The cases of a TileProgram, whose tiles are not computed."""
 
-    def __init__(self, memory: Memory, evaluator: Evaluator) -> None:
-        Tiles.__init__(self, memory, evaluator)
+    def __init__(self, memory: Memory, evaluator: Evaluator, traits: Traits) -> None:
+        Tiles.__init__(self, memory, evaluator, traits)
         Conditions.__init__(self)
         self.work = 0
         self.places: dict[str, Any] = {}
@@ -298,6 +303,7 @@ class _TileCases(Tiles, Conditions):
             self._explore_kernel(kernel, sizes[0])
 
     def _explore_kernel(self, kernel: TileKernel, env: dict[str, Any]) -> None:
+        self._at = {}
         self.extents = {"1": 1} | {name: int(self.evaluator.run(e, env)) for name, e in kernel.axes}
         self._preds = {id(s): list(_conditions(s)) for s in walk_stmts(kernel.body)}
         self._bounds = {id(s): divisions(s) for s in walk_stmts(kernel.body) if isinstance(s, Loop)}

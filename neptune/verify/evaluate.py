@@ -12,7 +12,7 @@ from neptune.ir.evaluate.program import Runnable
 from neptune.ir.evaluate.program import evaluate as evaluate_runnable
 from neptune.ir.program import Program
 from neptune.tile.ir import TileProgram
-from neptune.verify.tiles import Tiles
+from neptune.verify.tiles import Tiles, Traits
 
 
 class RunnableTiles(Runnable):
@@ -20,9 +20,10 @@ class RunnableTiles(Runnable):
 
     def __init__(self, program: TileProgram) -> None:
         self.program: TileProgram = program
+        self._traits = Traits()
 
     def run(self, memory: Memory, evaluator: Evaluator, env: dict[str, Any]) -> None:
-        Tiles(memory, evaluator).run(self.program, env)
+        Tiles(memory, evaluator, self._traits).run(self.program, env)
 
 
 def runnable(program: Program | TileProgram) -> Runnable:

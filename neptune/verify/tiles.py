@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import dataclass, field
 from math import prod
-from typing import Any
+from typing import Any, TypeAlias
 
 import einops
 import numpy as np
@@ -14,7 +15,7 @@ from neptune.ir.evaluate.domains import Array, EvaluationError, Value
 from neptune.ir.evaluate.expressions import Evaluator, apply, apply_cast, apply_op, choose
 from neptune.ir.evaluate.loops import fold_axis
 from neptune.ir.evaluate.memory import Memory, spread
-from neptune.ir.expr import Const, Expr, Load, loads, rewrite, walk
+from neptune.ir.expr import Cast, Const, Expr, Load, Op, Select, loads, rewrite, variables, walk
 from neptune.tile.ir import (
     Assign,
     Branch,
@@ -36,21 +37,62 @@ from neptune.tile.ir import (
 )
 
 Dims = tuple[str, ...]
+Place: TypeAlias = "tuple[int, tuple[str, ...]] | None"
+"""A number for an expression, equal for equal ones, and the variables in it; None where its value depends on more."""
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What the expressions of a tile program are at all sizes, by identity: the program keeps them alive."""
+
+    loading: dict[int, bool] = field(default_factory=dict)
+    dims: dict[int, Dims] = field(default_factory=dict)
+    places: dict[int, Place] = field(default_factory=dict)
+    numbers: dict[Any, int] = field(default_factory=dict)
+
+    def place(self, e: TExpr | LoadTile | StoreTile) -> Place:
+        """Of integers that are computed from sizes and loop variables alone, the number and the variables; of an
+        access these of its index and mask."""
+        if id(e) not in self.places:
+            access = (e.dims, e.index, e.mask) if isinstance(e, LoadTile | StoreTile) else None
+            parts: tuple[TExpr, ...] = _parts(e) if isinstance(e, LoadTile | StoreTile) else (e,)
+            nodes = [x for part in parts for x in walk(part)]
+            if all(map(_is_place, nodes)):
+                names = {n for x in nodes if isinstance(x, Scalar) for n in variables(x.expr)}
+                number = self.numbers.setdefault(access or e, len(self.numbers))
+                self.places[id(e)] = number, tuple(sorted(names))
+            else:
+                self.places[id(e)] = None
+        return self.places[id(e)]
+
+
+def _parts(access: LoadTile | StoreTile) -> tuple[TExpr, ...]:
+    return access.index if access.mask is None else (*access.index, access.mask)
+
+
+def _is_place(e: TExpr) -> bool:
+    """True for a node of integers that reads nothing, and for a literal."""
+    literal = e.value if isinstance(e, Full) else e
+    if isinstance(literal, Scalar) and isinstance(literal.expr, Const):
+        return True
+    if isinstance(e, Local | LoadTile | Reduce | Dot) or is_float(e.dtype):
+        return False
+    return not isinstance(e, Scalar) or not any(isinstance(x, Load) or is_float(x.dtype) for x in walk(e.expr))
 
 
 class Tiles:
     """Tile kernels over a memory."""
 
-    def __init__(self, memory: Memory, evaluator: Evaluator) -> None:
+    def __init__(self, memory: Memory, evaluator: Evaluator, traits: Traits | None = None) -> None:
         self.memory = memory
         self.domain = memory.domain
         self.evaluator = evaluator
         self.extents: dict[str, int] = {}
         self.locals: dict[str, tuple[Dims, Value]] = {}
-        # Expressions are kept alive by the program, so their ids are stable for one run.
-        self._loading: dict[int, bool] = {}
-        self._known_dims: dict[int, Dims] = {}
+        self._traits = Traits() if traits is None else traits
         self._largest: dict[int, int] = {}
+        # Programs of a grid and iterations of a loop mostly have the places that those before them had.
+        self._at: dict[Any, Any] = {}
 
     def run(self, program: TileProgram, env: dict[str, Any]) -> None:
         """All kernels, in launch order."""
@@ -58,7 +100,7 @@ class Tiles:
             self._kernel(kernel, env)
 
     def _kernel(self, kernel: TileKernel, env: dict[str, Any]) -> None:
-        self._largest = {}
+        self._largest, self._at = {}, {}
         self.extents = {"1": 1} | {name: int(self.evaluator.run(e, env)) for name, e in kernel.axes}
         grid = [range(int(self.evaluator.run(g.extent, env))) for g in kernel.grid]
         for point in itertools.product(*grid):
@@ -94,9 +136,10 @@ class Tiles:
         """The value of a scalar, a bound or a condition, in which scalar tile variables stand like buffers of one
         element."""
 
-        if id(e) not in self._loading:
-            self._loading[id(e)] = bool(loads(e))
-        if not self._loading[id(e)]:
+        loading = self._traits.loading
+        if id(e) not in loading:
+            loading[id(e)] = bool(loads(e))
+        if not loading[id(e)]:
             return self.evaluator.run(e, env)
 
         def known(x: Expr) -> Expr | None:
@@ -108,9 +151,9 @@ class Tiles:
 
     def _dims(self, e: TExpr) -> Dims:
         """The dims of an expression, which those of its parts are joined to only once."""
-        dims = self._known_dims.get(id(e))
+        dims = self._traits.dims.get(id(e))
         if dims is None:
-            dims = self._known_dims[id(e)] = e.dims
+            dims = self._traits.dims[id(e)] = e.dims
         return dims
 
     def _shape(self, dims: Dims) -> tuple[int, ...]:
@@ -150,6 +193,21 @@ class Tiles:
         return self._structural(lambda x: spread(x, shape), self.value(e, env), e.dtype)
 
     def _access(self, e: LoadTile | StoreTile, env: dict[str, Any]) -> tuple[tuple[Any, ...], Array | None]:
+        """The index of an access and its mask, from before where the integers in them are what they were."""
+        key = self._key(e, env)
+        if key is None:
+            return self._access_now(e, env)
+        if key not in self._at:
+            self._at[key] = self._access_now(e, env)
+        known: tuple[tuple[Any, ...], Array | None] = self._at[key]
+        return known
+
+    def _key(self, e: TExpr | StoreTile, env: dict[str, Any]) -> tuple[Any, ...] | None:
+        """What the value of a place depends on; None for what is none."""
+        place = self._traits.places[id(e)] if id(e) in self._traits.places else self._traits.place(e)
+        return None if place is None else (place[0], *[env.get(n) for n in place[1]])
+
+    def _access_now(self, e: LoadTile | StoreTile, env: dict[str, Any]) -> tuple[tuple[Any, ...], Array | None]:
         shape = self._shape(e.dims)
         index = [self._aligned(i, e.dims, env) for i in e.index]
         mask = None if e.mask is None else spread(np.asarray(self._aligned(e.mask, e.dims, env)), shape)
@@ -175,11 +233,21 @@ class Tiles:
 
     def value(self, e: TExpr, env: dict[str, Any]) -> Value:
         """The value of a tile expression; an axis along which it is constant may have length one."""
+        if isinstance(e, LoadTile):
+            return self._load(e, env)
+        key = self._key(e, env)
+        if key is None:
+            return self._value_now(e, env)
+        if key not in self._at:
+            self._at[key] = self._value_now(e, env)
+        return self._at[key]
+
+    def _value_now(self, e: TExpr, env: dict[str, Any]) -> Value:
+        # The most frequent first.
+        if isinstance(e, Op | Cast | Select):
+            dims = self._dims(e)
+            return apply(self.domain, e, [self._aligned(x, dims, env) for x in e.parts])
         match e:
-            case Scalar(expr) | Full(Scalar(expr), _, _):
-                return self._bound(expr, env)
-            case Iota(axis):
-                return np.arange(self.extents[axis])
             case Local(name, dims, _):
                 if name not in self.locals:
                     raise EvaluationError(f"read of the tile variable {name} before it is assigned")
@@ -187,8 +255,10 @@ class Tiles:
                 if had != dims:
                     raise EvaluationError(f"tile variable {name} has dims {had}, not {dims}")
                 return value
-            case LoadTile():
-                return self._load(e, env)
+            case Scalar(expr) | Full(Scalar(expr), _, _):
+                return self._bound(expr, env)
+            case Iota(axis):
+                return np.arange(self.extents[axis])
             case Reduce(reducer, axis, arg):
                 whole = self._whole(arg, env)
                 return fold_axis(self.evaluator, reducer, (whole,), [arg.dtype], arg.dims.index(axis))[0]
@@ -197,9 +267,5 @@ class Tiles:
                 if acc is None:
                     return product
                 return apply_op(self.domain, "add", (self._whole(acc, env), product), e.dtype, e.dtype)
-            case Rearrange(arg, pattern):
-                whole = self._whole(arg, env)
-                return self._structural(lambda x: einops.rearrange(x, pattern), whole, arg.dtype)
-            case _:
-                dims = self._dims(e)
-                return apply(self.domain, e, [self._aligned(x, dims, env) for x in e.parts])
+        assert isinstance(e, Rearrange)
+        return self._structural(lambda x: einops.rearrange(x, e.pattern), self._whole(e.arg, env), e.arg.dtype)
