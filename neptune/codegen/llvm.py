@@ -46,6 +46,7 @@ from neptune.ir.program import (
 _PASSED_AS = {torch.bfloat16: torch.uint16, torch.bool: torch.uint8}
 _PASSED_AS |= {getattr(torch, dtype): torch.uint8 for dtype in FLOAT8}
 _X86 = platform.machine().lower() in ("x86_64", "amd64", "x86")
+_PIPELINE = "neptune"
 _COMPILED: dict[tuple[str, bool], Callable[..., None]] = {}
 
 
@@ -333,12 +334,38 @@ def _compiled(text: str, fast: bool, name: str) -> Callable[..., None]:
         tvm = _tvm()
         target = _target(tvm, fast)
         try:
-            module = tvm.compile(tvm.script.from_source(text), target)
-            main = module["main"]
+            main = _built(tvm, tvm.script.from_source(text), target)
         except Exception as error:
             raise InternalError(f"compiling {name} for llvm failed: {_summary(error)}{_line(error, text)}") from None
         _COMPILED[key] = lambda tensors, values: main(*tensors, *values)
     return _COMPILED[key]
+
+
+def _built(tvm: Any, module: Any, target: Any) -> Any:
+    """The main function of a module: by few passes, and by all of TVM's where these do not serve."""
+    try:
+        tvm.tirx.compilation_pipeline.PIPELINE_MAP.setdefault(_PIPELINE, lambda: _passes(tvm))
+        return tvm.compile(module, target, tir_pipeline=_PIPELINE)["main"]
+    except Exception:
+        # Another version of TVM, or an expression that must be simplified more often before it is lowered.
+        return tvm.compile(module, target)["main"]
+
+
+def _passes(tvm: Any) -> tuple[Any, ...]:
+    """The passes that plain loops need. TVM's own are for blocks, threads and vectors, and simplify three times, which
+    takes as long as all else, and twenty times as long for long bounds."""
+    plain, blocks = tvm.tirx.transform, tvm.s_tir
+    lowering = (
+        plain.FlattenBuffer(),
+        plain.StorageRewrite(),
+        plain.StmtSimplify(),
+        blocks.transform.RewriteUnsafeSelect(),
+        plain.AnnotateEntryFunc(),
+        plain.SplitHostDevice(),
+        plain.MakePackedAPI(),
+    )
+    both = blocks.pipeline.finalize_host_passes, blocks.pipeline.finalize_device_passes
+    return tvm.ir.transform.Sequential(lowering), *both
 
 
 def _summary(error: BaseException) -> str:
