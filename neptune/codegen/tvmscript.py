@@ -45,6 +45,8 @@ _BITS = {
 
 DEEP = 2
 """Conditions in conditions so deep have places."""
+LONG = 200
+"""Bounds of so many characters have places."""
 
 
 def _wraps(e: Op[Expr]) -> bool:
@@ -255,7 +257,7 @@ class Printer(Values):
         pad = "    " * indent
         match s:
             case For(var, lo, hi, body, _, _):
-                head = f"for {self.name('var', var)} in range({self.expr(lo)}, {self.expr(hi)}):"
+                head = f"for {self.name('var', var)} in range({self.limit(lo)}, {self.limit(hi)}):"
                 return [pad + line for line in (*self.filled(), head)] + self.stmt(body, indent + 1)
             case If(pred, body):
                 head = f"if {self.expr(pred)}:"
@@ -271,6 +273,11 @@ class Printer(Values):
                 return self.stage(s, indent)
             case Alloc():
                 raise InternalError("an Alloc was not hoisted before printing")
+
+    def limit(self, e: Expr) -> str:
+        """A bound of a loop, in a place of its own where it is long: TVM repeats it, and simplifies under it."""
+        text = self.expr(e)
+        return self.let("int64", text) if len(text) > LONG else text
 
     def stage(self, s: Stage, indent: int) -> list[str]:
         lines = ["    " * indent + "# " + print_stage(s)]
