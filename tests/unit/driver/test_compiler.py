@@ -52,6 +52,7 @@ def compiled(**options):
 @pytest.mark.parametrize("own", [False, True])
 def test_the_callers_objects_are_left_out_of_collections_for_a_compilation_alone(own, tmp_path, monkeypatch):
     monkeypatch.setenv("NEPTUNE_CACHE_DIR", str(tmp_path))
+    of_tests = gc.get_freeze_count()
     gc.freeze() if own else gc.unfreeze()
     before, seen = gc.get_freeze_count(), []
 
@@ -68,6 +69,8 @@ def test_the_callers_objects_are_left_out_of_collections_for_a_compilation_alone
         assert (gc.get_freeze_count() > 0) == (before > 0) == own
     finally:
         gc.unfreeze()
+        if of_tests:
+            gc.freeze()
 
 
 # --- expressions ---------------------------------------------------------------------------------
