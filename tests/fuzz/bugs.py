@@ -71,19 +71,19 @@ def _first(emitted: Any) -> Any:
 
 
 BUGS: Mapping[str, Bug] = {
-    "the solver always defers": Bug(plan, "solve", _deferring, 3010),
-    "the factor is upside down": Bug(plan, "solve", _upside_down, 3010),
-    "the rescale is dropped": Bug(write, "_steps", _first, 3010),
-    "what was deferred is never applied": Bug(write, "_epilogue", _first, 3005),
+    "the solver always defers": Bug(plan, "solve", _deferring, 3014),
+    "the factor is upside down": Bug(plan, "solve", _upside_down, 3014),
+    "the rescale is dropped": Bug(write, "_steps", _first, 3014),
+    "what was deferred is never applied": Bug(write, "_epilogue", _first, 3008),
     "what an accumulator starts from is not checked": Bug(plan, "_check_starts", lambda _: lambda *args: None, 3000),
     "every factor is thought positive": Bug(
-        (strategies, obligations), "not_negative", lambda _: lambda *args: True, 3095
+        (strategies, obligations), "not_negative", lambda _: lambda *args: True, 3100
     ),
-    "a predecessor at another place is let pass": Bug(repair, "_unfit", lambda _: lambda query: [], 3080),
-    "the clean piece is a tile too long": Bug(partition, "_clean_range", _one_too_many, 3000),
-    "every mask is thought to be absorbed": Bug(partition, "unchanged", lambda _: lambda *args: True, 3000),
+    "a predecessor at another place is let pass": Bug(repair, "_unfit", lambda _: lambda query: [], 3085),
+    "the clean piece is a tile too long": Bug(partition, "_clean_range", _one_too_many, 3018),
+    "every mask is thought to be absorbed": Bug(partition, "unchanged", lambda _: lambda *args: True, 3002),
     "what is folded is not masked": Bug(
-        StageTranslator, "guarded", lambda _: lambda self, value, guards, reducer: self.expr(value, ()), 3005
+        StageTranslator, "guarded", lambda _: lambda self, value, guards, reducer: self.expr(value, ()), 3010
     ),
 }
 
