@@ -86,7 +86,7 @@ class Powers:
     def _table(self, base: int) -> Array:
         table = np.ones(1, np.int64)
         while table.size < 1 << _LOW:
-            table = np.concatenate([table, table * pow(base, table.size, self._modulus) % self._modulus])
+            table = np.concatenate([table, reduced(table * pow(base, table.size, self._modulus), self._modulus)])
         return table
 
     def of(self, exponent: Array) -> Array:
