@@ -40,7 +40,12 @@ LONG = (
     "unit/qa/test_mutants.py",
     "unit/qa/test_variety.py",
     "unit/hopper/test_versions.py",
-    "unit/test_graph_examples.py",
+    "unit/autotune/test_tuner.py",
+    "unit/driver/test_any_program.py",
+    "unit/ops/test_masks.py",
+    "unit/schedule/test_pack.py",
+    "unit/templates/test_packed.py",
+    "unit/verify/test_mutations.py",
     "unit/test_pages.py",
 )
 """Files that take a minute and more. They are run before the others: at the end, one would keep a worker alone."""

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from neptune.codegen import llvm
+from neptune.codegen import tvmscript as llvm_text
 from neptune.codegen.llvm import LLVMKernel, compile_llvm, hoist_allocs
 from neptune.codegen.tvm_values import float_literal
 from neptune.errors import InternalError, ShapeError
@@ -467,6 +468,40 @@ def test_one_text_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     y = torch.empty(2, 3)
     compile_llvm(softmax())([torch.zeros(2, 3)], [y])
     assert torch.allclose(y, torch.tensor(1 / 3))
+
+
+def test_a_long_bound_is_computed_once_before_its_loop() -> None:
+    """TVM repeats a bound wherever it is read, and simplifies under it: of masks of data for many seconds."""
+    hi: Expr = N
+    for k in range(4):
+        hi = minimum(binary("floordiv", hi + Const(k, "int32"), 2) + M, hi)
+    program = make([Buffer("x", (M,), "float32")], [Buffer("y", (N,), "float32")], seq(
+        loop(I, N, Stage("zero", Store("y", (I,), f32(0.0)))),
+        loop(J, hi, Stage("one", Store("y", (J,), f32(1.0)))),
+    ))  # fmt: skip
+    text = LLVMKernel(program, False).text()
+    assert "in range(T.int64(0), scratch_int64[0]):" in text and max(map(len, text.splitlines())) > llvm_text.LONG
+    y = torch.full((20,), 5.0)
+    compile_llvm(program)([torch.zeros(3)], [y], {"n": 20})
+    wanted = 20
+    for k in range(4):
+        wanted = min((wanted + k) // 2 + 3, wanted)
+    assert y.tolist() == [1.0] * wanted + [0.0] * (20 - wanted)
+
+
+def test_where_few_passes_do_not_serve_all_are_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    import tvm
+
+    def other_version(_: object) -> None:
+        raise AttributeError("FlattenBuffer")
+
+    monkeypatch.setattr(llvm, "_COMPILED", {})
+    monkeypatch.setattr(llvm, "_passes", other_version)
+    monkeypatch.delitem(tvm.tirx.compilation_pipeline.PIPELINE_MAP, llvm._PIPELINE, raising=False)
+    y = torch.empty(2, 3)
+    compile_llvm(softmax())([torch.zeros(2, 3)], [y])
+    assert torch.allclose(y, torch.tensor(1 / 3))
+    monkeypatch.delitem(tvm.tirx.compilation_pipeline.PIPELINE_MAP, llvm._PIPELINE)
 
 
 def run_softmax(v: torch.Tensor, y: torch.Tensor) -> None:

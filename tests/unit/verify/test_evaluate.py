@@ -16,13 +16,14 @@ from neptune.ir.evaluate.domains import EvaluationError
 from neptune.ir.evaluate.floats import Rounded
 from neptune.ir.evaluate.memory import joint_shape, spread
 from neptune.ir.evaluate.parallel import classify
-from neptune.ir.expr import rewrite
+from neptune.ir.expr import Const, Load, Op, Var, rewrite
 from neptune.ir.parser import parse_program
 from neptune.ir.program import For, Program, walk
 from neptune.ops.attention import prefill_causal
-from neptune.tile.ir import LoadTile, TileProgram, map_stmt
+from neptune.tile.ir import Full, Iota, LoadTile, Local, Scalar, TileProgram, map_stmt
 from neptune.verify.evaluate import evaluate
 from neptune.verify.field import FieldPair
+from neptune.verify.tiles import Traits
 from tests.examples.strategies import programs
 from tests.examples.tile_examples import softmax
 from tests.work import calls
@@ -306,3 +307,21 @@ def test_dims_of_tiles_are_joined_once() -> None:
 
     work(1)
     assert work(9) - work(8) < 1000
+
+
+def test_places_of_tiles_are_known_by_what_they_depend_on() -> None:
+    """An index is computed again where a variable in it has another value, and only there."""
+    at = Var("i0") * Var("BLOCK") + Var("n")
+    one, same = (Op("add", (Scalar(at), Iota("m")), "int32") for _ in range(2))
+    traits = Traits()
+    assert traits.place(one) == traits.place(same) == (0, ("BLOCK", "i0", "n"))
+    assert traits.place(Op("lt", (one, Scalar(at)), "bool")) == (1, ("BLOCK", "i0", "n"))
+    # What reads memory or tiles, and floats beside literals, has no place.
+    assert traits.place(Op("add", (Local("t", ("m",), "int32"), Iota("m")), "int32")) is None
+    assert (
+        traits.place(Scalar(Load("length", (), "int32"))) is None and traits.place(Scalar(Var("x", "float32"))) is None
+    )
+    assert traits.place(Full(Scalar(Const(0.5, "float32")), ("m",), "float32")) == (2, ())
+    load = LoadTile("x", (one,), None, 0.0, ("m",), "float32")
+    assert traits.place(load) == (3, ("BLOCK", "i0", "n"))
+    assert traits.place(replace(load, index=(Local("t", ("m",), "int32"),))) is None
