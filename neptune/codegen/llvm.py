@@ -83,12 +83,15 @@ class LLVMKernel:
     def __init__(self, program: Program, fast: bool) -> None:
         self.program = program
         self._fast = fast
+        self._texts: dict[frozenset[str], str] = {}
         self._lowered = clamped(hoist_allocs(decompose(program)))
         _compiled(self.text(), fast, program.name)
 
     def text(self, strided: frozenset[str] = frozenset()) -> str:
-        """The TVMScript, for the given buffers having a last stride other than 1."""
-        return print_tvmscript(self._lowered, strided, fence=not self._fast and not _X86)
+        """The TVMScript, for the given buffers having a last stride other than 1; every call asks for it."""
+        if strided not in self._texts:
+            self._texts[strided] = print_tvmscript(self._lowered, strided, fence=not self._fast and not _X86)
+        return self._texts[strided]
 
     @public
     def __call__(
