@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from neptune.runtime.bf16_shim import install
+from neptune.runtime import bf16_shim, interpreter_work
 from neptune.runtime.interpret import distinct, raw_bytes
 from neptune.runtime.source import load_source
 from neptune.runtime.worker import Json, serve
@@ -80,7 +80,8 @@ def place(description: Json, data: bytes, name: str) -> Guarded:
 
 def run(request: Json, body: bytes) -> tuple[Json, bytes]:
     """Run one call."""
-    install()
+    bf16_shim.install()
+    interpreter_work.install()
     module: ModuleType = load_source(request["source"])
     made: list[Guarded] = []
     offset = 0

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +16,7 @@ from neptune.errors import InternalError
 from neptune.runtime import interpret
 from neptune.runtime.bf16_shim import decode, encode
 from neptune.runtime.interpret import run_interpreted
+from neptune.runtime.interpreter_work import once
 from tests.examples.tile_examples import attention
 from tests.texts import generate
 from tests.tiers import sampled
@@ -50,6 +53,25 @@ def test_attention(s_q: int, s_kv: int, dtype: str, loads: str) -> None:
     source = generate(attention(64, dtype), loads=loads)
     run_interpreted(source, "attention", [q, k, v, out], params={"BLOCK_M": 64, "BLOCK_N": 32, "num_warps": 4})
     assert error(out, exact_attention(q, k, v)) < TOLERANCE[dtype]
+
+
+def test_a_launch_replaces_the_functions_of_a_module_once() -> None:
+    """Device functions ask for it in every call; the next launch begins anew."""
+    first, second = ModuleType("first"), ModuleType("second")
+    asked: list[set[str]] = []
+
+    def patch(fn: Any) -> Any:
+        asked.append({x.__name__ for x in fn.__globals__.values()})
+        return SimpleNamespace(restore=lambda: asked.append({"restored"}))
+
+    patched = once(patch, lambda: SimpleNamespace(restore=lambda: asked.append({"nothing"})), (first, second))
+    kernel, device = (SimpleNamespace(__globals__={"m": m}) for m in (first, second))
+    for _ in range(2):
+        scope = patched(kernel)
+        for fn in (device, kernel, device):
+            patched(fn)
+        scope.restore()
+    assert asked == [{"first"}, {"second"}, {"restored"}] * 2
 
 
 def test_strides_survive() -> None:
