@@ -12,6 +12,7 @@ TVM rewrites floats in ways that IEEE arithmetic does not allow, so the text say
 - What is read many times is in scratch memory, not in a `T.Let`: TVM's analyzers evaluate the value of a name many
   times, so nested ones exponentially often, and fail where they make different things of it.
 - Conditions deep in conditions are there, too: passes simplify all of them under each outer one and its opposite.
+  So are long bounds of loops, which TVM repeats wherever they are read.
 - `max` and `min` of floats are LLVM's maxnum and minnum: of NaN and a number the number (`neptune.ir.edges`).
 """
 
