@@ -30,7 +30,7 @@ from typing import Any
 
 from bench.setups import OTHERWISE, setups
 from bench.tune_operators import CALLS, program
-from neptune.choice import Choice
+from neptune.base.choice import Choice
 from neptune.driver.known import samples
 from neptune.ir.forms import cheaper
 from neptune.ir.program import Program

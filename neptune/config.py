@@ -19,7 +19,7 @@ NEPTUNE_TIERED        of neptune.functional: "beside" (default): first calls tak
 NEPTUNE_DUMP          a folder that receives, per compilation, a folder `<kernel>-<n>` with one numbered file per
                       step of the schedule and per pass, the Triton source, explain.txt, explain.json, report.html
                       (nothing is then taken from the cache)
-NEPTUNE_LOGS          topics to log on the standard error: "+fusion,codegen" (see `neptune.logs`)
+NEPTUNE_LOGS          topics to log on the standard error: "+fusion,codegen" (see `neptune.base.logs`)
 NEPTUNE_FUSION_FUEL   the template is stopped before its n+1st fusion, and what it has made until then is compiled:
                       for finding the one that is at fault by bisection
 NEPTUNE_TRACEBACK     1: tracebacks of errors show Neptune's own frames, too

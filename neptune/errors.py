@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, ParamSpec, TypeVar
 
-from neptune.codes import kind_of
+from neptune.base.codes import kind_of
 
 Answer = TypeVar("Answer")
 Given = ParamSpec("Given")
@@ -22,7 +22,7 @@ class NeptuneError(Exception):
     `asked` is the request in the user's words; `wrong` what is the matter; `where` the IR line or the
     argument; `legal` the choices that would have been accepted; `hint` what to try next. `text` is all of them, and
     the message also has the `code` of its kind, which follows from the class and the module, or from the word `kind`
-    (neptune/codes.py).
+    (neptune/base/codes.py).
     """
 
     def __init__(

@@ -13,7 +13,7 @@ import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from neptune.boundary import public
+from neptune.base.boundary import public
 
 if TYPE_CHECKING:
     from neptune.kernel import Kernel

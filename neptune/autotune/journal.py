@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from neptune.autotune.learn import Lesson
 from neptune.autotune.space import Trial
-from neptune.choice import Choice
+from neptune.base.choice import Choice
 from neptune.driver.known import read, written
 from neptune.records.believe import best
 from neptune.records.record import Failure, Record, fault

@@ -18,7 +18,7 @@ import numpy as np
 
 from neptune.autotune.correct import ABSENT, LEAST, Correction, Samples, available, learned
 from neptune.autotune.space import Form, Trial
-from neptune.choice import Choice
+from neptune.base.choice import Choice
 from neptune.tune.columns import Points, columns_of
 from neptune.tune.features import features
 from neptune.tune.machine import Machine

@@ -20,7 +20,7 @@ from statistics import median
 from typing import Any
 
 from neptune.autotune.space import Trial
-from neptune.choice import Choice
+from neptune.base.choice import Choice
 
 ROUND = 8
 """Candidates of a round."""

@@ -13,7 +13,7 @@ from neptune.autotune.place import Executor, Lost, Outcome
 from neptune.autotune.progress import Progress, State
 from neptune.autotune.rounds import Search
 from neptune.autotune.space import Trial
-from neptune.choice import Choice
+from neptune.base.choice import Choice
 from neptune.errors import NeptuneError
 from neptune.kernel import Kernel
 from neptune.tune.budget import Clock

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from neptune.choice import Choice
+from neptune.base.choice import Choice
 from neptune.errors import NeptuneError
 from neptune.forms import FORMS, Space
 from neptune.ir.forms import cheaper

@@ -14,7 +14,7 @@ from typing import Any
 from neptune import config
 from neptune.autotune.reference import TEMPLATE
 from neptune.autotune.space import Form, Sizes, Trial, forms_of, like, predicted
-from neptune.choice import Choice, qualified
+from neptune.base.choice import Choice, qualified
 from neptune.driver.device import machine_for
 from neptune.driver.fingerprint import fingerprint
 from neptune.driver.forms import checked_form, in_two
@@ -25,12 +25,12 @@ from neptune.forms import AUTO, TRITON
 from neptune.forms import forms_of as other_forms
 from neptune.ir.program import Program
 from neptune.kernel import Kernel
+from neptune.kernel.variants import Variant
 from neptune.runtime.launch import Target, gpu_target, parse_target
 from neptune.tune.choose import AnyTemplate, shipped_templates
 from neptune.tune.machine import Machine
 from neptune.tune.params import checked_params, space_of
 from neptune.tune.subject import tiles_of
-from neptune.variants import Variant
 
 NO_GPU = "there is no GPU here: the model chose, nothing was measured"
 

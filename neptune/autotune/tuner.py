@@ -27,7 +27,7 @@ from neptune.autotune.search import Run, Tuned, shape_text
 from neptune.autotune.space import FEW, Sizes, Trial, other_trials, trials
 from neptune.autotune.task import Task, numbers_of, task_of, task_of_kernel
 from neptune.autotune.winners import together
-from neptune.boundary import public
+from neptune.base.boundary import public
 from neptune.driver.imports import as_program
 from neptune.driver.options import TuneOptions, takes
 from neptune.errors import NeptuneError, ScheduleError, ShapeError, unless_refused

@@ -15,7 +15,7 @@ from dataclasses import replace
 import numpy as np
 
 from neptune.autotune.search import Tuned
-from neptune.choice import Choice
+from neptune.base.choice import Choice
 from neptune.driver.explanation import family_json
 from neptune.kernel import Kernel
 from neptune.runtime.artifact import AT

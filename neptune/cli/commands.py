@@ -16,13 +16,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from neptune.base.codes import BY_CODE, Kind
 from neptune.cli import options
 from neptune.cli.cache import cache_group
 from neptune.cli.inputs import expression, template
 from neptune.cli.outputs import DONE, REFUSED, UsersMistake, guarded, say, say_error, show, table
 from neptune.cli.search import search_command
 from neptune.cli.tune import autotune_command
-from neptune.codes import BY_CODE, Kind
 from neptune.driver.options import CompileOptions
 from neptune.errors import NeptunePerformanceWarning
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import neptune
-from neptune.codes import INSTALL_TE
+from neptune.base.codes import INSTALL_TE
 from neptune.versions import TESTED, untested
 
 REQUIRED = {"torch": "2.6", "triton": "3.6", "numpy": "2", "sympy": "1.13", "einops": "0.8"}
@@ -125,7 +125,8 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 def _settings() -> Finding:
     """The NEPTUNE_ variables that are set, and whether they mean something."""
-    from neptune import config, logs
+    from neptune import config
+    from neptune.base import logs
     from neptune.errors import NeptuneError
 
     variables = {n: v for n, v in sorted(os.environ.items()) if n.startswith("NEPTUNE_")}

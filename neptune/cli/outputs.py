@@ -15,8 +15,8 @@ from rich.markup import escape
 from rich.syntax import Syntax
 from rich.table import Table
 
-from neptune.boundary import users_frames
-from neptune.codes import BY_CODE
+from neptune.base.boundary import users_frames
+from neptune.base.codes import BY_CODE
 from neptune.errors import InternalError, NeptuneError
 
 DONE, REFUSED, USAGE, DEFECT = 0, 1, 2, 3

@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-from neptune.boundary import public
+from neptune.base.boundary import public
 from neptune.codegen.triton import kernel_texts
 from neptune.codegen.triton_kernel import KernelText
 from neptune.errors import InternalError, TargetError, unless_refused

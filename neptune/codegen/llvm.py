@@ -15,11 +15,11 @@ from typing import Any
 
 import torch
 
-from neptune.boundary import public
+from neptune.base.boundary import public
+from neptune.base.codes import INSTALL_TE
 from neptune.codegen.clamp import clamped
 from neptune.codegen.tvm_values import carrier
 from neptune.codegen.tvmscript import print_tvmscript
-from neptune.codes import INSTALL_TE
 from neptune.errors import FusionError, InternalError, ShapeError, TargetError
 from neptune.ir.affine import poly, scope_of, to_expr
 from neptune.ir.decompose import decompose

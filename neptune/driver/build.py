@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from neptune import logs
-from neptune.choice import Choice
+from neptune.base import logs
+from neptune.base.choice import Choice
 from neptune.codegen.modules import all_modules
 from neptune.codegen.partial_sums import in_partial_sums
 from neptune.driver.device import machine_for

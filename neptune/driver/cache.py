@@ -19,7 +19,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from neptune import config, private
+from neptune import config
+from neptune.base import private
+from neptune.base.shelf import Shelf
 from neptune.config import Config
 from neptune.driver import loud
 from neptune.driver.fingerprint import fingerprint, why_open
@@ -30,7 +32,6 @@ from neptune.ir.program import Program
 from neptune.kernel import Kernel
 from neptune.runtime.artifact import Artifact, Packed, pack, unpack
 from neptune.runtime.executable import Executable
-from neptune.shelf import Shelf
 from neptune.versions import IMPORTED, versions
 
 if TYPE_CHECKING:
@@ -195,7 +196,7 @@ def _template(template: Any) -> list[str | None] | None:
     return None if digest is None else ["own", digest]
 
 
-# --- on disk: a file of `neptune.shelf` each, the JSON of a packed Artifact and its key --------------
+# --- on disk: a file of `neptune.base.shelf` each, the JSON of a packed Artifact and its key --------------
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from neptune import logs
+from neptune.base import logs
 from neptune.driver.build import REJECTED, Build, built
 from neptune.driver.cache import Request
 from neptune.driver.device import machine_for

@@ -8,7 +8,7 @@ from functools import cache
 import torch
 
 from neptune import config
-from neptune.boundary import frames_of_package
+from neptune.base.boundary import frames_of_package
 from neptune.errors import NeptunePerformanceWarning
 from neptune.runtime.launch import Target, gpu_target
 from neptune.tune.calibrated import kept, with_measured

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from neptune.codes import INSTALL_TE
+from neptune.base.codes import INSTALL_TE
 from neptune.errors import ExpressionError
 from neptune.frontend.assemble import Tensor, build
 from neptune.ir.expr import Cast, Const, Load, Op, Select, Var

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
-from neptune import logs
+from neptune.base import logs
 from neptune.driver.device import machine_for
 from neptune.runtime.artifact import PREDICTION, WARNINGS, Artifact
 from neptune.runtime.launch import parse_target

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from neptune.choice import Choice, qualified
+from neptune.base.choice import Choice, qualified
 from neptune.config import Config
 from neptune.forms import FORMS
 from neptune.ir.program import Program

@@ -6,7 +6,7 @@ import warnings
 from functools import cache
 from typing import TYPE_CHECKING
 
-from neptune.boundary import frames_of_package
+from neptune.base.boundary import frames_of_package
 from neptune.errors import NeptunePerformanceWarning, ScheduleError
 
 if TYPE_CHECKING:

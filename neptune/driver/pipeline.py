@@ -10,8 +10,9 @@ from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from neptune import config, logs
-from neptune.boundary import public
+from neptune import config
+from neptune.base import logs
+from neptune.base.boundary import public
 from neptune.driver import cache, loud
 from neptune.driver.device import machine_for
 from neptune.driver.forms import decided, form_for, in_two, in_vain, sharing, with_verdict

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-from neptune.boundary import public
+from neptune.base.boundary import public
 from neptune.errors import ExpressionError
 from neptune.ir.dtypes import is_int
 from neptune.ir.expr import Const, Expr, ExprLike, Load, Op, Var, as_expr, loads, rewrite, walk

@@ -25,8 +25,8 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import overload
 
-from neptune import boundary
-from neptune.boundary import public
+from neptune.base import boundary
+from neptune.base.boundary import public
 from neptune.errors import ExpressionError
 from neptune.frontend.assemble import Axis, Body, Fold, Reduction, Tensor, TupleReduction, build
 from neptune.frontend.functions import (

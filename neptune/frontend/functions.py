@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 
-from neptune.boundary import public
+from neptune.base.boundary import public
 from neptune.errors import ExpressionError
 from neptune.frontend.assemble import Fold
 from neptune.ir import expr as ir

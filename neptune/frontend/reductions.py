@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from neptune.boundary import public
+from neptune.base.boundary import public
 from neptune.errors import ExpressionError
 from neptune.frontend.assemble import Axis, Reduction, TupleReduction
 from neptune.frontend.choices import checked_axes, choice, exponentials, top_row

@@ -24,7 +24,7 @@ from typing import Any
 import tvm
 from tvm import tirx
 
-from neptune.boundary import public
+from neptune.base.boundary import public
 from neptune.errors import ExpressionError
 from neptune.frontend import builder, reductions
 from neptune.frontend.assemble import Axis, Body, Fold, Read, Reduction, Tensor, build

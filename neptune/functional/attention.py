@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 
-from neptune import config, logs
-from neptune.boundary import public
+from neptune import config
+from neptune.base import logs
+from neptune.base.boundary import public
 from neptune.functional import flex, plain
 from neptune.functional.blocks import with_block_mask
 from neptune.functional.operators import refuse_nested

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from neptune.boundary import frames_of_package
+from neptune.base.boundary import frames_of_package
 from neptune.errors import NeptunePerformanceWarning
 from neptune.functional.implied import FULL, PARTIAL, Blocks, why_not_implied
 from neptune.functional.mods import INDICES

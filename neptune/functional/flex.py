@@ -13,12 +13,12 @@ from typing import Any
 
 import torch
 
+from neptune.base.locks import Lock
 from neptune.functional import inside
 from neptune.functional.captured import captured, reach
 from neptune.functional.mods import Mod, refuse_wrapped, traced
 from neptune.functional.operators import check_tensors, is_plain, register
 from neptune.functional.softmax_attention import Mods, Options, call, of_scores
-from neptune.locks import Lock
 
 Tensor = torch.Tensor
 RESERVED = ("q", "k", "v", "slopes", "sinks")

@@ -20,13 +20,13 @@ from weakref import WeakKeyDictionary, ref
 import torch
 
 from neptune import config
+from neptune.base.locks import Lock
 from neptune.functional.captured import captured
 from neptune.functional.flex import mods_of
 from neptune.functional.mods import INDICES, refuse_wrapped
 from neptune.functional.softmax_attention import of_scores
 from neptune.functional.tensors import lengths_of
 from neptune.ir.expr import Const, Expr, Var, loads, variables
-from neptune.locks import Lock
 from neptune.runtime.launch import capturing
 from neptune.runtime.transforms import is_recorded
 

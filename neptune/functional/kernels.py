@@ -15,13 +15,14 @@ from typing import Any, NamedTuple
 
 import torch
 
-from neptune import config, logs
-from neptune.boundary import frames_of_package
+from neptune import config
+from neptune.base import logs
+from neptune.base.boundary import frames_of_package
+from neptune.base.locks import Lock
 from neptune.errors import NeptunePerformanceWarning
 from neptune.ir.printer import print_program
 from neptune.ir.program import Program
 from neptune.kernel import Kernel
-from neptune.locks import Lock
 from neptune.runtime.arguments import Signature
 from neptune.runtime.custom_op import fake_results
 from neptune.runtime.devices import chosen_on

@@ -25,7 +25,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from neptune.boundary import PACKAGE
+from neptune.base.boundary import PACKAGE
+from neptune.base.locks import Lock
 from neptune.errors import ExpressionError, Unsupported, answered
 from neptune.frontend.assemble import Tensor
 from neptune.frontend.builder import placeholder, var
@@ -36,7 +37,6 @@ from neptune.functional.translate import ASKS, INSTEAD, WRITES, Translation, dec
 from neptune.ir.expr import Expr, Var
 from neptune.ir.names import fits
 from neptune.ir.printer import print_expr
-from neptune.locks import Lock
 from neptune.runtime.transforms import derivative_of, takes_tangents
 from neptune.torch_ops.scalars import as_dtype, name_of
 

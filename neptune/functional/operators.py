@@ -18,7 +18,7 @@ from typing import Any, TypeVar, get_args
 
 import torch
 
-from neptune.boundary import public
+from neptune.base.boundary import public
 from neptune.errors import ShapeError
 from neptune.runtime.custom_op import DEVICES, UNTYPED
 from neptune.runtime.transforms import derivative_of, is_recorded, one_by_one

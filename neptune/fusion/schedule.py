@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from neptune.boundary import public
+from neptune.base.boundary import public
 from neptune.errors import NeptuneError, RecordError
 from neptune.fusion.privatize import privatize
 from neptune.ir.program import Program

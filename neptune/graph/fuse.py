@@ -9,7 +9,7 @@ from typing import Any, overload
 
 import torch
 
-from neptune.boundary import public
+from neptune.base.boundary import public
 from neptune.errors import ExpressionError
 from neptune.graph.backend import Backend
 from neptune.graph.choose import TAKES, Take

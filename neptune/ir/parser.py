@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from neptune.boundary import public
+from neptune.base.boundary import public
 from neptune.ir.dtypes import BY_SHORT
 from neptune.ir.expr import Load
 from neptune.ir.line import Env as Env

@@ -20,7 +20,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from neptune.boundary import public
+from neptune.base.boundary import public
 from neptune.errors import ExpressionError, unless_refused
 from neptune.ir.dtypes import is_int
 from neptune.ir.expr import Expr, Var, as_expr, cast, walk

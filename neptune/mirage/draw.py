@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from neptune.boundary import public
+from neptune.base.boundary import public
 from neptune.ir.printer import print_expr
 from neptune.mirage.ir import GRID, LOOP, TILE, Graph, Kernel, Load, Node, Thread, Type
 from neptune.mirage.printer import print_load, print_node, print_output, print_tensor

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
-from neptune.boundary import public
+from neptune.base.boundary import public
 from neptune.errors import ExpressionError
 from neptune.ir.expr import Const
 from neptune.ir.names import fresh_name

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeAlias
 
-from neptune import private
+from neptune.base import private
 from neptune.errors import ExpressionError
 from neptune.ir.expr import Const
 from neptune.mirage.builder import Value

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from neptune.boundary import public
+from neptune.base.boundary import public
 from neptune.errors import NeptuneError, unless_refused
 from neptune.fusion.schedule import Schedule
 from neptune.ir.program import Program, Stmt, for_loops, paths, seq, stages

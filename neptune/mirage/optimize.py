@@ -19,7 +19,7 @@ from itertools import islice, product
 from math import isfinite
 
 from neptune import config
-from neptune.boundary import public
+from neptune.base.boundary import public
 from neptune.errors import InternalError, NeptuneError
 from neptune.ir.integers import evaluate_size
 from neptune.ir.program import Program

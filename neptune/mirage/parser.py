@@ -6,7 +6,7 @@ ExpressionError with the line it stumbled over. Whether a graph is valid is not 
 
 from __future__ import annotations
 
-from neptune.boundary import public
+from neptune.base.boundary import public
 from neptune.ir.expr import Expr
 from neptune.ir.line import Env, Line, Lines
 from neptune.ir.parser import sizes_of

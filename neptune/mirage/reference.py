@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from neptune.boundary import public
+from neptune.base.boundary import public
 from neptune.errors import ExpressionError, unless_refused
 from neptune.ir.contraction import grouped
 from neptune.ir.dtypes import DTYPES

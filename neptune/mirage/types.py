@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from neptune.boundary import public
+from neptune.base.boundary import public
 from neptune.errors import ExpressionError, unless_refused
 from neptune.ir.ops import OPS as OPERATORS
 from neptune.mirage.ir import GRID, LOOP, NOTHING, SPLIT, TILE, WHOLE, Graph, Kernel, Node, Parts, Type

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from neptune.boundary import public
+from neptune.base.boundary import public
 from neptune.errors import ShapeError
 
 _registered: set[str] = set()

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from neptune.boundary import public
+from neptune.base.boundary import public
 from neptune.errors import ShapeError
 from neptune.functional import attention
 from neptune.models.classes import Masks, ask_before_models_are_made, masks_of

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-from neptune.boundary import public
+from neptune.base.boundary import public
 from neptune.errors import ExpressionError
 from neptune.frontend.assemble import reachable
 from neptune.frontend.builder import (

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from neptune.boundary import public
+from neptune.base.boundary import public
 from neptune.errors import ExpressionError
 from neptune.frontend.builder import Tensor, build, compute, eq, log, placeholder, reduce_axis, select, sum, tanh, var
 from neptune.ir.expr import Expr

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from neptune.boundary import public
+from neptune.base.boundary import public
 from neptune.frontend.builder import Tensor, build, ceildiv, compute, placeholder, reduce_axis, sum, var
 from neptune.ir.dtypes import FLOAT8
 from neptune.ir.expr import Expr

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from neptune.boundary import public
+from neptune.base.boundary import public
 from neptune.errors import ExpressionError
 from neptune.frontend.assemble import Read, Tensor
 from neptune.ir.dtypes import is_int

@@ -6,7 +6,7 @@ summed in float32, results are float32. ExpressionError for another dtype, and f
 
 from __future__ import annotations
 
-from neptune.boundary import public
+from neptune.base.boundary import public
 from neptune.frontend.builder import Tensor, build, compute, log, reduce_axis, sum
 from neptune.ir.expr import Expr
 from neptune.ir.program import Program

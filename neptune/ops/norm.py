@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from neptune.boundary import public
+from neptune.base.boundary import public
 from neptune.frontend.builder import Tensor, build, compute, placeholder, reduce_axis, rsqrt, sum, var
 from neptune.ir.expr import Expr
 from neptune.ir.program import Program

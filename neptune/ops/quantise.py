@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from neptune.boundary import public
+from neptune.base.boundary import public
 from neptune.frontend.builder import Tensor, abs, build, compute, isnan, max, maximum, placeholder, round, select, var
 from neptune.ir.expr import Expr
 from neptune.ir.program import Program

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from neptune.boundary import public
+from neptune.base.boundary import public
 from neptune.frontend.builder import build, compute, placeholder, var
 from neptune.ir.program import Program
 from neptune.ops.operands import check_rotation, rotated

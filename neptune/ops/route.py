@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from neptune.boundary import public
+from neptune.base.boundary import public
 from neptune.errors import ExpressionError
 from neptune.frontend.builder import Tensor, build, compute, reduce_axis, stack, top_k
 from neptune.ir.expr import Expr

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from neptune.boundary import public
+from neptune.base.boundary import public
 from neptune.frontend.builder import Tensor, build, compute, rsqrt, sqrt, sum, var
 from neptune.ir.program import Program
 from neptune.ops.options import check_counts, check_dtype, check_eps, check_flags

@@ -7,7 +7,7 @@ is that element.
 
 from __future__ import annotations
 
-from neptune.boundary import public
+from neptune.base.boundary import public
 from neptune.frontend.builder import build, compute, exp, log, max, placeholder, reduce_axis, sum, var
 from neptune.ir.program import Program
 from neptune.ops.options import check_dtype

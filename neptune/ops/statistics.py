@@ -7,7 +7,7 @@ dtype, and for options that are of the wrong kind.
 
 from __future__ import annotations
 
-from neptune.boundary import public
+from neptune.base.boundary import public
 from neptune.errors import ExpressionError
 from neptune.frontend.builder import Tensor, build, compute, maximum, reduce_axis, sqrt, sum, var
 from neptune.ir.expr import Expr

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from statistics import median
 from typing import NamedTuple
 
-from neptune.choice import Choice
+from neptune.base.choice import Choice
 from neptune.records.record import Record, Sizes, bucket_of
 
 MADE_WITH = ("neptune", "torch", "triton")

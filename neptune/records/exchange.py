@@ -21,7 +21,7 @@ from statistics import median
 from typing import TypeVar
 
 from neptune import config
-from neptune.boundary import public
+from neptune.base.boundary import public
 from neptune.errors import RecordError
 from neptune.records.record import Failure, Record, Unknown, parse
 from neptune.records.store import FILE, FOLDER, Key, Line, Store, key_of, lines_of, replace

@@ -19,8 +19,8 @@ from datetime import datetime, timezone
 from functools import lru_cache
 from typing import Any, TypeAlias
 
-from neptune.boundary import public
-from neptune.choice import Choice
+from neptune.base.boundary import public
+from neptune.base.choice import Choice
 from neptune.errors import RecordError
 from neptune.records.structure import DIGITS
 from neptune.records.structure import keys_of as keys_of

@@ -24,7 +24,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from neptune import private
+from neptune.base import private
 from neptune.records.record import Discovery, Failure, Record, Said, Unknown, parse, prefix
 
 FOLDER, FILE, LOCK = "records", "records.jsonl", "lock"

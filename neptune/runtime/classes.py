@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
-    from neptune.shelf import Shelf
+    from neptune.base.shelf import Shelf
 
 EXACT = 64
 """Sizes up to here are classes of their own: tiles and parts follow from each."""
@@ -85,6 +85,6 @@ class Decided:
 
 def _shelf(root: Path) -> Shelf:
     # Imported here: a saved kernel has nothing to keep.
-    from neptune.shelf import Shelf
+    from neptune.base.shelf import Shelf
 
     return Shelf(root, FOLDER, MAGIC, max_bytes=32 << 20, max_entries=1024)

@@ -7,8 +7,8 @@ import warnings
 from functools import cache
 
 from neptune import config
-from neptune.boundary import frames_of_package
-from neptune.codes import INSTALL_TE
+from neptune.base.boundary import frames_of_package
+from neptune.base.codes import INSTALL_TE
 from neptune.errors import NeptunePerformanceWarning
 from neptune.runtime.launch import default_target, has_tvm, parse_target
 

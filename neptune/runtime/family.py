@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, Generic, TypeAlias, TypeVar
 
+from neptune.base.locks import Lock
 from neptune.errors import NeptuneError, or_refusal
-from neptune.locks import Lock
 
 FAMILY = "family"
 """The entry of an explanation that describes a kernel's variants."""

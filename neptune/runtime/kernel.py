@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from neptune.boundary import public
+from neptune.base.boundary import public
 from neptune.errors import RecordError
 
 

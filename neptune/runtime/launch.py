@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from neptune.boundary import frames_of_package
+from neptune.base.boundary import frames_of_package
 from neptune.errors import NeptunePerformanceWarning, TargetError
 from neptune.ir.program import Program
 from neptune.runtime.capability import check_dtypes

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from neptune.locks import Lock
+from neptune.base.locks import Lock
 from neptune.runtime.transforms import takes_tangents
 from neptune.runtime.workspace import view
 

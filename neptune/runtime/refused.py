@@ -24,14 +24,14 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from neptune import private
+from neptune.base import private
 from neptune.config import Config
 from neptune.errors import TargetError
 from neptune.runtime.artifact import PINNED, STAGES_OF_LOADS, WARPS, Artifact
 from neptune.versions import versions
 
 if TYPE_CHECKING:
-    from neptune.shelf import Shelf
+    from neptune.base.shelf import Shelf
 
 REFUSED = "triton"
 """The kind of error of a first launch that Triton refuses."""
@@ -131,7 +131,7 @@ def tell(names: Sequence[str], instead: Artifact) -> None:
 
 def shelf(root: Path) -> Shelf:
     """The files under a cache folder, some 600 bytes each."""
-    from neptune.shelf import Shelf
+    from neptune.base.shelf import Shelf
 
     return Shelf(root, FOLDER, MAGIC, max_bytes=4 << 20, max_entries=4096)
 

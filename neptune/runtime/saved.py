@@ -22,7 +22,7 @@ import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from neptune import private
+from neptune.base import private
 from neptune.errors import RecordError
 from neptune.runtime.artifact import FORMAT, Artifact, Packed, check_manifest, damaged, pack, texts, with_variants
 from neptune.runtime.launch import default_target, gpu_target, has_tvm, parse_target

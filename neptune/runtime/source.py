@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 from types import ModuleType
 
-from neptune.locks import Lock
+from neptune.base.locks import Lock
 
 _modules: dict[str, ModuleType] = {}
 _lock = Lock()

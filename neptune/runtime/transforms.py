@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.autograd import forward_ad
 
-from neptune.boundary import frames_of_package
+from neptune.base.boundary import frames_of_package
 from neptune.errors import NeptunePerformanceWarning
 
 UNPACK: Any = forward_ad.unpack_dual

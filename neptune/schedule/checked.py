@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
-from neptune.boundary import public
+from neptune.base.boundary import public
 from neptune.errors import NeptuneError, ScheduleError, refused_by
 from neptune.schedule.fuel import OutOfFuel
 from neptune.schedule.state import Loop

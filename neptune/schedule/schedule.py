@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
-from neptune.boundary import public
+from neptune.base.boundary import public
 from neptune.errors import ScheduleError
 from neptune.ir.expr import Const, Expr, Var, maximum
 from neptune.ir.names import fits

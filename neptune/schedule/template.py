@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
-from neptune.boundary import public
+from neptune.base.boundary import public
 from neptune.errors import ScheduleError
 from neptune.ir.program import Program
 from neptune.schedule.state import Decision

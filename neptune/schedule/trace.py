@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from neptune import private
-from neptune.boundary import public
+from neptune.base import private
+from neptune.base.boundary import public
 from neptune.errors import RecordError
 from neptune.ir.expr import Var
 from neptune.ir.program import Program

@@ -19,7 +19,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from neptune import config
-from neptune.boundary import public
+from neptune.base.boundary import public
 from neptune.driver import loud
 from neptune.driver.device import machine_for
 from neptune.driver.imports import imported

@@ -26,7 +26,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from neptune import private
+from neptune.base import private
 from neptune.tune.machine import MEASURED, Machine
 
 FILE = "machines.json"

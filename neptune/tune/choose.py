@@ -14,7 +14,7 @@ from itertools import islice
 from math import isfinite
 from typing import Any, TypeAlias
 
-from neptune import logs
+from neptune.base import logs
 from neptune.errors import FusionError, NeptuneError, ScheduleError, or_refusal, refused_by
 from neptune.fusion.schedule import Schedule
 from neptune.ir.program import Program, stages

@@ -18,8 +18,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from neptune import logs
-from neptune.choice import Choice
+from neptune.base import logs
+from neptune.base.choice import Choice
 from neptune.ir.parser import parse_program
 from neptune.ir.program import Program
 from neptune.runtime.family import Tree, pick

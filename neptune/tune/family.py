@@ -18,7 +18,7 @@ from math import log, log2
 
 import numpy as np
 
-from neptune.choice import Choice
+from neptune.base.choice import Choice
 from neptune.runtime.family import Tree, pick
 from neptune.tile.ir import TileProgram
 from neptune.tune.gains import FURTHER, Counted, OtherForm

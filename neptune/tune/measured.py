@@ -21,7 +21,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from neptune.choice import Choice
+from neptune.base.choice import Choice
 from neptune.tune.numbers import Array
 
 Sizes: TypeAlias = Mapping[str, int]

@@ -14,7 +14,7 @@ from itertools import islice
 from math import isfinite
 from typing import Any
 
-from neptune.choice import Choice
+from neptune.base.choice import Choice
 from neptune.tile.ir import TileProgram
 from neptune.tune.family import Family
 from neptune.tune.machine import Machine

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
 
-from neptune import logs
+from neptune.base import logs
 from neptune.errors import ScheduleError, ShapeError
 from neptune.ir.program import Program
 from neptune.runtime.artifact import PINNED, Artifact, launch_name

@@ -17,13 +17,13 @@ from torch.masked import masked_tensor
 
 import neptune
 import neptune.functional as F
+from neptune.base.locks import Lock
+from neptune.base.shelf import Shelf
 from neptune.errors import ExpressionError, RecordError, ShapeError
 from neptune.frontend.builder import Axis, Tensor, compute, placeholder, prod, reduce_axis, sum, var
 from neptune.frontend.builder import max as largest
 from neptune.functional import flex
-from neptune.locks import Lock
 from neptune.ops.softmax import softmax
-from neptune.shelf import Shelf
 from qa.evaluated import evaluated
 
 pytestmark = pytest.mark.compared

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from neptune import errors
-from neptune.codes import CLASSES, KINDS, Kind
+from neptune.base.codes import CLASSES, KINDS, Kind
 from tests.errors.table import Case, outcome
 
 DOCS = Path(__file__).parents[2] / "docs"

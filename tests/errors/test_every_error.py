@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import neptune
-from neptune.boundary import public
-from neptune.codes import BY_CODE, BY_KEY, KINDS
+from neptune.base.boundary import public
+from neptune.base.codes import BY_CODE, BY_KEY, KINDS
 from neptune.errors import ScheduleError
 from neptune.frontend.builder import compute, placeholder
 from neptune.fusion.schedule import Schedule
@@ -42,7 +42,7 @@ def test_an_error(case: Case) -> None:
     lines = found.message.splitlines()
     assert 2 <= len(lines) <= 24 and max(map(len, lines)) <= 400, found.message
     assert not any("Traceback" in x or "object at 0x" in x for x in lines)
-    assert found.error.code is not None, "no row of neptune/codes.py has this class and module"
+    assert found.error.code is not None, "no row of neptune/base/codes.py has this class and module"
     assert lines[-1] == f"  code: {found.error.code}"
 
 

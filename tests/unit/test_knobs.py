@@ -11,8 +11,9 @@ import click
 import pytest
 
 import neptune
-from neptune import config, logs
+from neptune import config
 from neptune.autotune.tuner import autotune
+from neptune.base import logs
 from neptune.cli.commands import app
 from neptune.driver.options import CompileOptions, SearchOptions, TuneOptions, declared
 from tests.documents import ROOT

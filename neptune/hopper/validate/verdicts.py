@@ -20,7 +20,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from neptune import config, private
+from neptune import config
+from neptune.base import private
+from neptune.base.shelf import Shelf
 from neptune.errors import TargetError
 from neptune.hopper.validate.compile import Built, gluon_or_why
 from neptune.runtime.hopper.accepted import (
@@ -36,7 +38,6 @@ from neptune.runtime.hopper.accepted import (
 )
 from neptune.runtime.hopper.data import Asynchronous, Roles
 from neptune.runtime.launch import capturing
-from neptune.shelf import Shelf
 
 FOLDER = "accepted"
 MAGIC = b"neptune-accepted 1 "

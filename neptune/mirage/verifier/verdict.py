@@ -23,7 +23,7 @@ from math import isfinite
 
 import numpy as np
 
-from neptune.boundary import public
+from neptune.base.boundary import public
 from neptune.errors import ExpressionError, NeptuneError, Unsupported, or_refusal
 from neptune.ir.evaluate.domains import Array, EvaluationError, Unevaluated
 from neptune.ir.program import Program

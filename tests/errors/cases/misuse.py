@@ -100,7 +100,7 @@ def a_fake_tensor():
 @case(ShapeError)
 def out_in_a_graph_that_torch_records(monkeypatch):
     # make_fx itself would leave its frames behind the user's line.
-    monkeypatch.setattr("neptune.traced.becomes_graph", lambda: True)
+    monkeypatch.setattr("neptune.kernel.traced.becomes_graph", lambda: True)
     kernel, x = neptune.compile(softmax(), "softmax_row", target="llvm"), torch.zeros(3, 4)
     with FlopCounterMode(display=False):
         kernel(x, out=torch.empty_like(x))

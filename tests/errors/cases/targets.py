@@ -10,7 +10,7 @@ import torch
 import neptune
 from neptune.autotune import present
 from neptune.autotune.calibrate import calibrate
-from neptune.boundary import public
+from neptune.base.boundary import public
 from neptune.codegen.compile import WORKER, compile_offline
 from neptune.errors import ExpressionError, ScheduleError, TargetError
 from neptune.frontend.builder import build, compute, placeholder

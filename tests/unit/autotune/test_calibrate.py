@@ -17,7 +17,7 @@ from neptune.autotune.calibrate import Gpu, Probe, Reading, calibrate, of_proces
 from neptune.autotune.journal import Journal
 from neptune.autotune.present import BLOCK, DEPTH, EXPONENTIALS, MATRIX, TILE
 from neptune.autotune.space import Trial
-from neptune.choice import Choice
+from neptune.base.choice import Choice
 from neptune.cli import calibrated as cli
 from neptune.driver import device
 from neptune.errors import NeptunePerformanceWarning, TargetError

@@ -21,7 +21,7 @@ from neptune.autotune.task import Task, task_of, task_of_kernel
 from neptune.autotune.tuner import EXECUTORS, Options, tuned
 from neptune.autotune.winners import together
 from neptune.autotune.worker import judged
-from neptune.choice import Choice
+from neptune.base.choice import Choice
 from neptune.driver.known import lever_names, read, written
 from neptune.errors import TargetError
 from neptune.hopper.form import FORM

@@ -12,7 +12,7 @@ from neptune.autotune import correct, learn
 from neptune.autotune.correct import BOUND, LEAST
 from neptune.autotune.learn import Lesson, ordered
 from neptune.autotune.space import Form, Trial, forms_of, trials
-from neptune.choice import Choice
+from neptune.base.choice import Choice
 from neptune.ops.linear import matmul
 from neptune.tune.machine import DEFAULT
 

@@ -6,7 +6,7 @@ import random
 
 from neptune.autotune.rounds import FINAL, MARGIN, PRIOR, ROUND, Search, neighbours
 from neptune.autotune.space import Trial
-from neptune.choice import Choice
+from neptune.base.choice import Choice
 
 
 def trial(us: float, template: str = "a", **params: int) -> Trial:

@@ -9,7 +9,7 @@ import pytest
 import neptune
 from neptune.autotune.rounds import neighbours
 from neptune.autotune.space import Form, Trial, forms_of, predicted, trials
-from neptune.choice import Choice
+from neptune.base.choice import Choice
 from neptune.errors import ScheduleError
 from neptune.ops.attention import operator
 from neptune.ops.softmax import softmax

@@ -16,7 +16,7 @@ from neptune.autotune.space import Trial, trials
 from neptune.autotune.task import Task, task_of, task_of_kernel
 from neptune.autotune.tuner import tuned
 from neptune.autotune.winners import together
-from neptune.choice import Choice
+from neptune.base.choice import Choice
 from neptune.ops.linear import matmul
 from tests.unit.autotune.test_tuner import options, runs, store
 

@@ -24,7 +24,8 @@ import pytest
 import torch
 
 import neptune
-from neptune import config, shelf
+from neptune import config
+from neptune.base import shelf
 from neptune.driver import cache
 from neptune.driver.cache import Store
 from neptune.errors import NeptuneError, RecordError, ScheduleError

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import neptune
-from neptune.choice import Choice
+from neptune.base.choice import Choice
 from neptune.driver import passes, pipeline
 from neptune.driver.counted import Forms
 from neptune.driver.forms import DECIDES, in_vain

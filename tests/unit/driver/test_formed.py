@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import neptune
-from neptune.choice import Choice
+from neptune.base.choice import Choice
 from neptune.driver.device import machine_for
 from neptune.driver.imports import imported
 from neptune.driver.known import MeasuredForm, measured_forms, written

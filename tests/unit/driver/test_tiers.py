@@ -15,17 +15,17 @@ import torch
 
 import neptune
 from neptune import config
+from neptune.base.shelf import Shelf
 from neptune.driver import tiers
 from neptune.errors import FusionError
 from neptune.functional import kernels
 from neptune.graph import choose
+from neptune.kernel.variants import KernelFamily
 from neptune.ops.attention import attention
 from neptune.ops.softmax import softmax
 from neptune.runtime import executable
 from neptune.runtime.family import Standby
 from neptune.runtime.launch import Target
-from neptune.shelf import Shelf
-from neptune.variants import KernelFamily
 
 ROOT = Path(__file__).parents[3]
 
@@ -397,7 +397,7 @@ def test_a_variant_that_cannot_be_made_is_no_failure_of_the_kernel(family, monke
 
 COMPILES = """
 import sys, time
-from neptune.shelf import Shelf
+from neptune.base.shelf import Shelf
 from pathlib import Path
 shelf = Shelf(Path(sys.argv[1]), "made", b"magic ", 1 << 20, 99)
 with shelf.alone("key"):
@@ -436,7 +436,7 @@ def test_nobody_waits_for_itself_or_without_locks(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     with Shelf(tmp_path / "file", "made", b"magic ", 1 << 20, 99).alone("a"):
         pass
-    monkeypatch.setattr("neptune.shelf.PATIENCE", 0.1)
+    monkeypatch.setattr("neptune.base.shelf.PATIENCE", 0.1)
     taken = threading.Event()
     with shelf.alone("a"):
         thread = threading.Thread(target=lambda: [taken.set() for _ in [0] if shelf.alone("a").__enter__() is None])

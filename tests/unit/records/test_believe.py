@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from neptune.choice import Choice
+from neptune.base.choice import Choice
 from neptune.records.believe import OTHER_SIZES, OTHER_VERSIONS, best
 from neptune.records.record import Record
 

@@ -327,10 +327,7 @@ print(*sorted(rooms - {"neptune"}))
 """
     done = run(script, str(tmp_path / "k"), target, PYTHONPATH=str(ROOT))
     assert done.returncode == 0, done.stderr[-2000:]
-    plain = {
-        f"neptune.{m}"
-        for m in ("boundary", "codes", "config", "errors", "locks", "private", "shown", "variants", "versions")
-    }
+    plain = {f"neptune.{m}" for m in ("base", "config", "errors", "versions")}
     assert set(done.stdout.split()) == {"neptune.kernel", "neptune.runtime", "neptune.ir", *plain}
 
 

@@ -13,7 +13,7 @@ import pytest
 
 import neptune
 from bench import classes
-from neptune.choice import Choice
+from neptune.base.choice import Choice
 from neptune.errors import ShapeError
 from neptune.ir.program import Program
 from neptune.ops.attention import attention

@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from neptune.choice import Choice
+from neptune.base.choice import Choice
 from neptune.frontend.builder import build, compute, placeholder, reduce_axis, sum, var
 from neptune.ops.attention import operator, prefill_causal
 from neptune.ops.linear import matmul

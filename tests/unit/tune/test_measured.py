@@ -7,7 +7,7 @@ from math import inf, log
 import numpy as np
 import pytest
 
-from neptune.choice import Choice
+from neptune.base.choice import Choice
 from neptune.tune.measured import BOUND, MODEL, NEVER, OCTAVE, Measured, Sample
 
 AT = {"m": 1024, "n": 64}

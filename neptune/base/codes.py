@@ -184,7 +184,7 @@ SCHEDULES = (
         ("tune.invariance",),
     ),
     Kind("S011", "No candidate to tune", "Fewer or other params.", ("autotune",)),
-    Kind("S012", "There is no such form of a kernel", "One of the stages that are legal.", ("shown",)),
+    Kind("S012", "There is no such form of a kernel", "One of the stages that are legal.", ("kernel.shown",)),
     Kind(
         "S013",
         "A temporary cannot stay on chip",
@@ -356,7 +356,7 @@ CALLS = (
         "C014",
         "Sizes that are given by name are wrong",
         GIVE_NAMES,
-        ("named_sizes", "tune.params", "variants", "autotune"),
+        ("named_sizes", "tune.params", "kernel.variants", "autotune"),
     ),
     Kind(
         "C015",
@@ -400,7 +400,7 @@ CALLS = (
         "C023",
         "What no operator of torch has, where torch makes a graph of operators",
         "A call with tensors and scalars alone, or launcher=torch.library.wrap_triton.",
-        ("traced",),
+        ("kernel.traced",),
     ),
 )
 TARGETS = (
@@ -463,7 +463,7 @@ RECORDS = (
         "R005",
         "A loaded kernel has no programs",
         "kernel.ir(stage) and explain() need none; else compile it again.",
-        ("shown",),
+        ("kernel.shown",),
     ),
     Kind("R006", "A template has changed since its kernel was cached", "Compile it again.", ("driver.cache",)),
 )
@@ -472,7 +472,7 @@ OTHERS = (
         "N001",
         "An environment variable has a value that it cannot have",
         "help(neptune.config) lists them.",
-        ("config", "logs", "report.dump"),
+        ("config", "base.logs", "report.dump"),
     ),
     Kind(
         "N002",

@@ -52,7 +52,7 @@ def test_every_entry_is_a_boundary(name: str) -> None:
     entry = getattr(entries()[name], "func", entries()[name])
     if isinstance(entry, FunctionType):
         # What `public` wraps is behind __wrapped__.
-        assert any(f.__code__.co_filename == neptune.boundary.__file__ for f in unwrapped(entry)), name
+        assert any(f.__code__.co_filename == neptune.base.boundary.__file__ for f in unwrapped(entry)), name
 
 
 def unwrapped(f: Any) -> list[Any]:

@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 
 from neptune import config
-from neptune.boundary import public
+from neptune.base.boundary import public
 from neptune.errors import RecordError
 from neptune.ir.program import Program
+from neptune.kernel.shown import Shown
+from neptune.kernel.variants import Accept, MakeVariant, Variant, chosen, family_of, others_of, variants_of
 from neptune.runtime import custom_op, saved
 from neptune.runtime.artifact import Artifact, Packed, pack, unpack, unpack_variants
 from neptune.runtime.bench import Timing, time_calls
@@ -28,8 +30,6 @@ from neptune.runtime.modules import Modules
 from neptune.runtime.recording import Launcher
 from neptune.runtime.transforms import is_recorded
 from neptune.runtime.warm import warm_up
-from neptune.shown import Shown
-from neptune.variants import Accept, MakeVariant, Variant, chosen, family_of, others_of, variants_of
 
 if TYPE_CHECKING:
     from neptune.driver.build import Build
@@ -82,7 +82,7 @@ class Kernel(Shown):
         if named:
             args = self.executable.signature.in_order(args, named)
         if torch.compiler.is_compiling() or is_recorded():
-            from neptune.traced import traced
+            from neptune.kernel.traced import traced
 
             result: Result = traced(self, args, out, workspace, params, launcher)
             return result

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from neptune.boundary import public
+from neptune.base.boundary import public
 from neptune.errors import ShapeError
 from neptune.runtime.transforms import becomes_graph
 

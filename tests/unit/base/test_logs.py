@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import neptune
-from neptune import logs
+from neptune.base import logs
 from neptune.errors import NeptuneError
 from neptune.ops.softmax import softmax
 from neptune.tune.choose import _applying
@@ -103,7 +103,7 @@ def test_silent_by_default():
         "neptune.compile(rows_program(), rows_fused, target='llvm');"
         "assert not logging.getLogger('neptune').handlers and not logging.getLogger().handlers"
     )
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     env = {k: v for k, v in os.environ.items() if not k.startswith("NEPTUNE_")} | {"PYTHONPATH": str(root)}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, cwd=root, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

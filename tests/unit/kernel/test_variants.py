@@ -12,12 +12,12 @@ import torch
 import neptune
 from neptune.driver import compilation
 from neptune.errors import FusionError, ScheduleError, ShapeError
+from neptune.kernel.variants import Variant
 from neptune.ops.attention import prefill_global
 from neptune.ops.linear import matmul
 from neptune.ops.softmax import softmax
 from neptune.runtime.facts import Remark
 from neptune.tune.family import MOST
-from neptune.variants import Variant
 
 pytestmark = pytest.mark.compared
 FEW, MANY = {"m": 1, "n": 256, "k": 256}, {"m": 2048, "n": 4096, "k": 64}
@@ -217,3 +217,9 @@ def test_a_variant_speaks_of_sizes_that_take_it():
         said = v.explain(json=True)["prediction"]
         assert said["sizes"] == row["at"] and kernel.chosen(**row["at"]) == v
         assert said["us"] == pytest.approx(row["us"], rel=1e-3, abs=0.02)
+
+
+def test_the_class_has_its_earlier_name_too():
+    from neptune import variants
+
+    assert variants.Variant is Variant

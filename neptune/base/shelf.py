@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from neptune import private
+from neptune.base import private
 
 SUFFIX, UNFINISHED = ".json", ".tmp"
 ABANDONED = 3600.0

@@ -12,7 +12,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
-from neptune.boundary import public
+from neptune.base.boundary import public
 from neptune.errors import RecordError, ScheduleError
 from neptune.ir.program import Program
 from neptune.runtime.artifact import WARNINGS, facts_of

@@ -26,7 +26,7 @@ from neptune import config
 from neptune.errors import NeptuneError
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-PACKAGE = str(Path(__file__).parent) + "/"
+PACKAGE = str(Path(__file__).parents[1]) + "/"
 PACKAGE_NAME = __name__.partition(".")[0]
 LIBRARY = str(Path(functools.__file__).parent) + "/"
 
