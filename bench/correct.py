@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from bench.cost import MACHINE, Figures, Point, by_family, points
-from neptune.autotune.correct import ABSENT, Correction, Samples, available, learned
+from neptune.autotune.learn import ABSENT, Correction, Samples, available, learned
 from neptune.tune.constants import FITTED
 from neptune.tune.features import features
 from neptune.tune.numbers import Array

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from neptune.errors import NeptuneError
-from neptune.schedule.fuel import FUSIONS
+from neptune.schedule.trace import FUSIONS
 from qa import harness
 from qa.fuzzing import draw, schedules, unsound
 from qa.fuzzing.judge import Case, Effort, Verdict, judge, program_of

@@ -21,7 +21,8 @@ from unittest.mock import patch
 import numpy as np
 import torch
 
-from neptune.graph import choose, rest
+from neptune.graph import backend as rest
+from neptune.graph import choose
 from neptune.graph.backend import Backend
 from neptune.ir.evaluate import expressions
 from neptune.ir.evaluate.program import evaluate

@@ -38,7 +38,7 @@ from neptune.ir.program import Program
 from neptune.kernel import Kernel
 from neptune.ops.attention import attention
 from neptune.ops.linear import gated_linear, linear, matmul
-from neptune.runtime.drawn import drawn
+from neptune.runtime.bench import drawn
 from neptune.runtime.executable import Executable
 
 TOOL = "compute-sanitizer"

@@ -19,7 +19,7 @@ from neptune.ir.evaluate.floats import Float64, Rounded
 from neptune.ir.evaluate.program import evaluate
 from neptune.ir.program import Buffer, Program, Scalar
 from neptune.runtime.arguments import Signature
-from neptune.runtime.drawn import drawn, poisoned
+from neptune.runtime.bench import drawn, poisoned
 from neptune.tune.points import repeated
 from neptune.verify.numerics import Errors, allowance, rel_error
 

@@ -32,7 +32,7 @@ from neptune.ir.parser import parse_program
 from neptune.kernel import Kernel
 from neptune.runtime import launch
 from neptune.runtime.artifact import Packed, unpack
-from neptune.runtime.drawn import drawn, poisoned
+from neptune.runtime.bench import drawn, poisoned
 from neptune.runtime.executable import Executable
 from neptune.runtime.worker import Json, first_line, serve_alone
 from neptune.verify.numerics import Errors

@@ -7,9 +7,8 @@ import struct
 from dataclasses import dataclass
 from itertools import pairwise
 
-from neptune.ir.dtypes import DTYPES, FLOAT8, is_float
+from neptune.ir.dtypes import DTYPES, FLOAT8, code_of, is_float
 from neptune.ir.expr import Const, Expr, Op
-from neptune.ir.float8 import code_of
 from neptune.ir.reducers import REDUCERS
 
 # Binding strength of Python's operators, loosest first; an atom is a name, a call or a subscript.

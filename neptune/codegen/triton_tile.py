@@ -7,10 +7,8 @@ from collections.abc import Hashable
 from typing import cast
 
 from neptune.codegen import triton_access as access
-from neptune.codegen.triton_descriptor import descriptor_load
-from neptune.codegen.triton_expr import PREFIX, arithmetic, floored, lifted, operator, signs
-from neptune.codegen.triton_float8 import DOTS, cast8
-from neptune.codegen.triton_place import place
+from neptune.codegen.triton_access import descriptor_load, place
+from neptune.codegen.triton_expr import DOTS, PREFIX, arithmetic, cast8, floored, lifted, operator, signs
 from neptune.codegen.triton_scope import Context
 from neptune.codegen.triton_text import ATOM, TL_DTYPES, UNARY, Text, call, constant, fold_name, infix, literal
 from neptune.errors import InternalError

@@ -8,8 +8,7 @@ import re
 import struct
 from collections.abc import Callable
 
-from neptune.ir.dtypes import DTYPES, FLOAT8, is_float, is_int
-from neptune.ir.float8 import BITS, INFINITE, NAN, rounded8
+from neptune.ir.dtypes import BITS, DTYPES, FLOAT8, INFINITE, NAN, is_float, is_int, rounded8
 
 # What holds a dtype inside an expression, and in memory (bfloat16, 8-bit floats and bool have no usable TVM type).
 CARRIER = {"float16": "float32", "bfloat16": "float32", "int32": "int64", "int8": "int64", "uint8": "int64"}
@@ -163,7 +162,7 @@ class Values:
         return f'T.reinterpret("float32", T.bitwise_and({moved}, T.uint32(0xffff0000)))'
 
     def encode8(self, text: str, dtype: str) -> str:
-        """The code of a float32 rounded to an 8-bit float, as uint8 (`neptune.ir.float8.BITS`)."""
+        """The code of a float32 rounded to an 8-bit float, as uint8 (`neptune.ir.dtypes.BITS`)."""
         b = BITS[dtype]
         bits = self.let("uint32", f'T.reinterpret("uint32", {text})')
         size = self.let("uint32", f"T.bitwise_and({bits}, T.uint32(0x7fffffff))")

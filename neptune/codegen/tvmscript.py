@@ -4,7 +4,7 @@ TVM rewrites floats in ways that IEEE arithmetic does not allow, so the text say
 
 - A 16-bit float is *carried* as float32 and rounded after every operation that can be inexact (float32 has
   more than twice the precision, so rounding twice is rounding once).  bfloat16 is rounded on its bits: TVM
-  erases `Cast(f32, Cast(bf16, x))`.  So is an 8-bit float, whose code is what memory holds (`neptune.ir.float8`).
+  erases `Cast(f32, Cast(bf16, x))`.  So is an 8-bit float, whose code is what memory holds (`neptune.ir.dtypes`).
 - Float literals are printed by their bits, because TVM folds `x * 0` to 0, `x + 0` to x and `x / c` to
   `x * (1 / c)` when it sees a literal.  `x - x`, `x == x` and `not (x > 0)` are likewise spelled differently.
 - Integers are carried as int64: sizes, indices and products of them are exact; arithmetic on data, and a Cast, wraps.

@@ -13,8 +13,7 @@ from neptune.base.choice import Choice
 from neptune.codegen.modules import all_modules
 from neptune.codegen.partial_sums import in_partial_sums
 from neptune.driver.device import machine_for
-from neptune.driver.explanation import explanation
-from neptune.driver.judgement import judged
+from neptune.driver.explanation import explanation, judged
 from neptune.driver.stages import Lowered
 from neptune.forms import Made
 from neptune.fusion.schedule import Schedule

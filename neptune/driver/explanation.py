@@ -1,26 +1,52 @@
 """The explanation of a kernel as plain values, gathered from its Build: decisions, facts, exact checks, variants.
 
 It is kept with the kernel, and is what `kernel.explain(json=True)` returns; `neptune.report.explain` lays it out.
+
+The judgement on a kernel is what makes it slow, and what the cost model predicts:
+
+    judged(subject, rivals)  →  {"warnings": [{"code": …, "stage": …, "message": …, "remedy": …}], "prediction": {…}}
+
+It is made when a kernel is compiled, and kept as data. A kernel whose parameters were changed has none until it is
+asked for: then it follows from the texts that the kernel holds.
+
+Of arithmetic it says what is less exact than float32: products on some GPU, and functions.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import asdict
+from math import expm1
 from typing import TYPE_CHECKING, Any
 
+from neptune.base import logs
+from neptune.driver.device import machine_for
+from neptune.ir.dtypes import FLOAT8
+from neptune.ir.expr import Expr, Load, rewrite
+from neptune.ir.forms import FORMS, Taken, short
+from neptune.ir.perturb import ABSOLUTE
 from neptune.ir.printer import print_buffer
+from neptune.ir.program import Program, map_exprs, updates
 from neptune.report.explain import RECORDS
 from neptune.runtime.arguments import free_scalars
-from neptune.runtime.artifact import AT
+from neptune.runtime.artifact import AT, PREDICTION, WARNINGS, Artifact
 from neptune.runtime.facts import Facts
 from neptune.runtime.family import FAMILY, SHARED, conditions, shares, tree_json
+from neptune.runtime.launch import parse_target
+from neptune.schedule.state import Decision
+from neptune.tile.ir import TileProgram
+from neptune.tile.registers import dots
+from neptune.tune.advice import advice
 from neptune.tune.defaults import least_tiles
+from neptune.tune.outlook import Rival, outlook
+from neptune.tune.subject import Subject, subject_of
+from neptune.verify.exact import ExactReport, exact_report
 
 if TYPE_CHECKING:
     from neptune.driver.build import Build
-    from neptune.schedule.state import Decision
     from neptune.tune.family import Family
     from neptune.verify.exact import ExactReport
 
@@ -154,3 +180,91 @@ def _check(r: ExactReport) -> dict[str, Any]:
         "bound": r.bound,
         "notes": list(r.notes),
     }
+
+
+# --- judgement --------------------------------------------------------------------------------------
+
+LOG = logging.getLogger("neptune.compiler")
+
+
+def judged(s: Subject, rivals: Iterable[Rival] = ()) -> dict[str, Any]:
+    """The two entries of an explanation; without a prediction where the cost model fails."""
+    try:
+        return {WARNINGS: [asdict(r) for r in advice(s)], PREDICTION: outlook(s, rivals)}
+    except Exception as error:
+        logs.defect(LOG, f"the judgement on `{s.loops.name}`", error)
+        return {WARNINGS: [], PREDICTION: None}
+
+
+def with_judgement(artifact: Artifact) -> dict[str, Any]:
+    """The explanation of a kernel with a judgement: its own, or one that follows from its texts."""
+    e = artifact.explanation
+    if WARNINGS in e and PREDICTION in e:
+        return e
+    s = subject_of(artifact, machine_for(parse_target(artifact.target)))
+    return {**e, **judged(s)}
+
+
+# --- precision --------------------------------------------------------------------------------------
+
+
+def short_products(tiles: TileProgram) -> tuple[Decision, ...]:
+    """A Decision for each kernel that multiplies matrices of 8-bit floats.
+
+    c += dot(x, w), of float8_e4m3fn   →   scaled_kernel: multiplies float8_e4m3fn (products)
+    """
+    decisions = []
+    for k in tiles.kernels:
+        dtypes = sorted({d.a.dtype for d in dots(k)} & set(FLOAT8))
+        if dtypes:
+            reason = (
+                "NVIDIA's units of sm_89 and sm_90 sum 8-bit products with about 14 bits: 32 of them on sm_90 (a tile "
+                "in the asynchronous form), a tile on sm_89; these sums are added in float32\n"
+                "where that is too coarse: cast the operands to float16, then to float32, and float16 is multiplied"
+            )
+            decisions.append(Decision("products", k.name, f"multiplies {' and '.join(dtypes)}", reason))
+    return tuple(decisions)
+
+
+def form_decisions(taken: tuple[Taken, ...]) -> tuple[Decision, ...]:
+    """A Decision for each stage in which functions have cheaper forms.
+
+    score = tanh(s)·50   →   score: tanh to an absolute error of 9.0e-07 (forms)
+    """
+    decisions = []
+    for t in taken:
+        off = ", ".join(f"`{name}` by {expm1(error.size):.1e}" for name, error in t.results.items())
+        verdict = " and ".join(map(_to, t.operators))
+        reason = f"moves {off}, relative to the magnitudes of its summands: less than its last place"
+        decisions.append(Decision("forms", t.stage, verdict, reason))
+    return tuple(decisions)
+
+
+def _to(name: str) -> str:
+    form = FORMS[name]
+    what = "an absolute error" if form.kind == ABSOLUTE else "an error"
+    return f"{form.of} to {what} of {form.error:.1e}"
+
+
+def short_functions(program: Program) -> tuple[Taken, ...]:
+    """The stages whose functions may be single instructions on sm_90 (`neptune.ir.forms.short`).
+
+    The maximum that a softmax takes off cancels: where the results do not depend on it, as an exact check of the
+    program with another one says, its error does not count. Several that each cancel need not do so together.
+    """
+    maxima = frozenset(b for u in updates(program.body) if u.reducer == "max" for b in u.buffers)
+    taken = short(program, maxima)
+    if not taken or taken == (known := short(program)):
+        return taken
+    return taken if len(maxima) == 1 and all(_is_free(program, b) for b in maxima) else known
+
+
+def _is_free(program: Program, buffer: str) -> bool:
+    """True if other values in a buffer, for each place another one, leave the results as they are."""
+
+    def other(x: Expr) -> Expr | None:
+        return x * 0.5 + 1.0 if isinstance(x, Load) and x.buffer == buffer else None
+
+    changed = program.with_body(map_exprs(program.body, lambda e: rewrite(e, other)))
+    report = exact_report(program, changed)
+    return isinstance(report, ExactReport) and report.accepted

@@ -8,18 +8,18 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, TypeAlias, TypeVar
 
-from neptune.codegen.header import header
+from neptune.codegen.modules import header
 from neptune.codegen.triton import generate
 from neptune.driver.counted import Forms, by_time, decided
+from neptune.driver.explanation import form_decisions, short_functions, short_products
 from neptune.driver.forms import made_of, refused
 from neptune.driver.imports import as_program as as_program
 from neptune.driver.known import MeasuredForm
-from neptune.driver.precision import form_decisions, short_functions, short_products
 from neptune.driver.stages import Attempt, Differs, Fused, Lowered, Prepared, Uncounted
 from neptune.errors import ExpressionError, InternalError, Unsupported
 from neptune.forms import AUTO, TRITON, Form, Made, Source, Wanted
 from neptune.fusion.schedule import Schedule
-from neptune.ir.bounds import check_reads
+from neptune.ir.check import check_reads
 from neptune.ir.evaluate.domains import EvaluationError
 from neptune.ir.forms import cheaper
 from neptune.ir.printer import print_expr

@@ -29,9 +29,9 @@ from neptune.ir.parser import parse_program
 from neptune.ir.printer import print_program
 from neptune.ir.program import Program
 from neptune.kernel import Kernel
+from neptune.runtime.executable import warm_up
 from neptune.runtime.family import Standby
 from neptune.runtime.launch import parse_target
-from neptune.runtime.warm import warm_up
 from neptune.runtime.worker import Json, Worker, serve_alone
 from neptune.tune.points import class_sizes
 

@@ -12,16 +12,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from neptune.fusion.frontier import sees_the_same
-from neptune.fusion.infinite import bounded, unclamped
 from neptune.fusion.place import place_in
 from neptune.fusion.plan import Plan
 from neptune.fusion.roles import Predecessor, Roles, scale_of
+from neptune.fusion.starts import bounded, unclamped
 from neptune.fusion.strategies import defer
 from neptune.ir.expr import Expr, Load, Var, loads, rewrite, substitute, variables
 from neptune.ir.program import Made, Store, stages, writes
 from neptune.schedule.alignment import nest_of
 from neptune.schedule.definition import Definition
-from neptune.schedule.inline import inline_loads
+from neptune.schedule.primitives.inline import inline_loads
 from neptune.schedule.state import State, fresh_name, names_in_use
 
 View = Mapping[str, Expr]

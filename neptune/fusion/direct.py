@@ -26,8 +26,8 @@ from neptune.ir.program import For, If, Made, Seq, Stmt, Store, for_loops, nests
 from neptune.ir.reducers import REDUCERS
 from neptune.schedule.alignment import meetings
 from neptune.schedule.definition import Axis, Definition, define, whole_axis
-from neptune.schedule.fuse_at import fuse_definition
-from neptune.schedule.inline import inliner
+from neptune.schedule.primitives.fuse_at import fuse_definition
+from neptune.schedule.primitives.inline import inliner
 from neptune.schedule.state import Decision, Loop, State, fresh_name, names_in_use, replace_node
 
 

@@ -15,11 +15,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from neptune.fusion.guards import guard
 from neptune.fusion.linear import additive, scaled, with_part, without
 from neptune.fusion.prove import magnitude, sign
 from neptune.fusion.range import Ceiling, ceiling, ceiling_of_reciprocal, leaf_of, too_narrow
 from neptune.fusion.roles import Problem, Roles, Split, Term
+from neptune.fusion.starts import guard
 from neptune.ir.dtypes import DTYPES, is_float
 from neptune.ir.expr import (
     Cast,

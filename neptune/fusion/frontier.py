@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from neptune.ir.program import For, reduction_loops
 from neptune.schedule.alignment import Nest
-from neptune.schedule.fuse_at import common_loops
+from neptune.schedule.primitives.fuse_at import common_loops
 from neptune.schedule.state import State
 
 

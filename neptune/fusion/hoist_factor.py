@@ -34,9 +34,9 @@ from neptune.ir.dtypes import DTYPES, is_float
 from neptune.ir.expr import Cast, Const, Expr, Load, Op, Var, loads, rewrite, substitute, variables, walk
 from neptune.ir.printer import print_expr
 from neptune.ir.program import Buffer, Made, Store, seq, stages, writes
-from neptune.schedule.cache_read import own_nest
 from neptune.schedule.definition import Definition, MapDef, ReductionDef, define
-from neptune.schedule.inline import inline_loads, inlined_stores
+from neptune.schedule.primitives.buffers import own_nest
+from neptune.schedule.primitives.inline import inline_loads, inlined_stores
 from neptune.schedule.state import Decision, State, fresh_name, names_in_use, replace_node
 
 NARROWEST = 32

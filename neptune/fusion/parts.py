@@ -19,9 +19,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from neptune.fusion.infinite import START, bounded
 from neptune.fusion.plan import Plan, count
 from neptune.fusion.roles import ALL, COUNT, FOLDED, Mean, change, previous, slot
+from neptune.fusion.starts import START, bounded
 from neptune.fusion.write import finished, folding
 from neptune.ir.dtypes import is_float
 from neptune.ir.expr import Expr, Load, Var, binary, cast, maximum, minimum, rewrite, substitute

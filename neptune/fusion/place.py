@@ -9,7 +9,7 @@ from neptune.errors import FusionError, ScheduleError
 from neptune.ir.expr import Expr, conjuncts, logical_and, variables
 from neptune.ir.program import For, Made, Seq, Stage, Stmt, map_action, rewrite_stmt, stages
 from neptune.schedule.definition import Definition
-from neptune.schedule.fuse_at import fuse_definition
+from neptune.schedule.primitives.fuse_at import fuse_definition
 from neptune.schedule.state import Loop, State, insert_before
 
 

@@ -14,11 +14,10 @@ from functools import reduce
 
 from neptune.errors import FusionError, InternalError, ScheduleError
 from neptune.fusion.frontier import Frontier, changing_loops, frontier
-from neptune.fusion.guards import guard
-from neptune.fusion.infinite import START, bounded, contribution, record, starts_infinite, unclamped, with_previous
 from neptune.fusion.place import place_in
 from neptune.fusion.repair import solve
 from neptune.fusion.roles import Predecessor, Query, Repair, scale_of, times
+from neptune.fusion.starts import START, bounded, contribution, guard, record, starts_infinite, unclamped, with_previous
 from neptune.ir.expr import TRUE, Const, Expr, Load, Var, binary, loads, logical_and, maximum, substitute, variables
 from neptune.ir.printer import print_expr, print_stage
 from neptune.ir.program import (
@@ -32,7 +31,7 @@ from neptune.ir.program import (
 from neptune.ir.reducers import REDUCERS
 from neptune.schedule.alignment import Nest, align, nest_of
 from neptune.schedule.definition import Definition, ReductionDef
-from neptune.schedule.inline import inline_loads, inlined_stores, inliner
+from neptune.schedule.primitives.inline import inline_loads, inlined_stores, inliner
 from neptune.schedule.state import Loop, State
 
 

@@ -22,10 +22,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from neptune.fusion.degrees import own_parts, steep, too_steep
-from neptune.fusion.infinite import finite_part, unclamped
 from neptune.fusion.linear import additive
 from neptune.fusion.prove import assume, cancels, not_negative, sign
 from neptune.fusion.roles import ObligationRecord, Predecessor, Problem, Query, Roles, Term
+from neptune.fusion.starts import finite_part, unclamped
 from neptune.ir.dtypes import DTYPES, FLOAT8, is_float
 from neptune.ir.expr import Cast, Const, Expr, Load, Op, Select, binary, cast, children, conjuncts, op, rewrite, walk
 from neptune.ir.facts import Known, range_of, times

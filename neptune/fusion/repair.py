@@ -25,15 +25,13 @@ from dataclasses import replace
 from functools import lru_cache
 
 from neptune.errors import FusionError, InternalError
-from neptune.fusion.inverse import inverse
-from neptune.fusion.moments import find_moments
+from neptune.fusion.moments import find_moments, find_rests, moved
 from neptune.fusion.obligations import Prover, prove
 from neptune.fusion.prove import Unproved, sign
-from neptune.fusion.rests import find_rests, moved
 from neptune.fusion.roles import ALL, Predecessor, Problem, Query, Repair, scale_of
 from neptune.fusion.strategies import chosen, multiplied, separated, shifted, unread
 from neptune.fusion.symbols import Symbols, pretty, symbols_of
-from neptune.fusion.theorem import by_inverse
+from neptune.fusion.theorem import by_inverse, inverse
 from neptune.ir.dtypes import is_float
 from neptune.ir.expr import Expr, Load, Op, Select, Var, substitute, walk
 from neptune.ir.printer import print_expr

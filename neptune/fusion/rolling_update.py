@@ -23,10 +23,10 @@ from dataclasses import replace
 
 from neptune.errors import FusionError
 from neptune.fusion.bring_in import sweep
-from neptune.fusion.infinite import left_finite
 from neptune.fusion.monotone import shown
 from neptune.fusion.plan import Plan, plan
 from neptune.fusion.roles import Query, Repair, scale_of, slot
+from neptune.fusion.starts import left_finite
 from neptune.fusion.write import write
 from neptune.ir.dtypes import is_float
 from neptune.ir.expr import Expr, Select, children, loads, variables, walk

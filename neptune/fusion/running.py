@@ -4,24 +4,40 @@ s_running_init: s_running[i] = 0                            before the loop
 s_before: s_before[i] = s_running[i]
 s_running: s_running[i] = s[i] / min(j0*BLOCK_N + BLOCK_N, n)
 s_shift: s_shift[i] = s_running[i] - s_before[i]
+
+A mean divides by the number of elements of an axis that the loop has folded, if it takes them in order:
+
+j ↦ j0*BLOCK_N + j1, j1 in [0, BLOCK_N):   j0*BLOCK_N before iteration j0, min(j0*BLOCK_N + BLOCK_N, n) after it
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import chain, count
 
 from neptune.errors import FusionError
-from neptune.fusion.counts import folded
 from neptune.fusion.frontier import changing_loops, sees_the_same
 from neptune.fusion.place import below, beside, nested
 from neptune.fusion.plan import Plan
 from neptune.fusion.roles import ALL, COUNT, FOLDED, Mean
+from neptune.ir.affine import extreme, linear, number, poly, scope_of, to_expr
 from neptune.ir.dtypes import DTYPES
 from neptune.ir.expr import Const, Expr, Load, Var, binary, cast, loads, rewrite, substitute, variables
-from neptune.ir.program import Buffer, Made, Stage, Store, Update, map_action, reduction_loops, values
+from neptune.ir.program import (
+    ZERO,
+    Buffer,
+    For,
+    Made,
+    Program,
+    Stage,
+    Store,
+    Update,
+    map_action,
+    reduction_loops,
+    values,
+)
 from neptune.ir.reducers import REDUCERS
 from neptune.schedule.alignment import nest_of
 from neptune.schedule.definition import Definition, define
@@ -177,3 +193,33 @@ def _start(state: State, p: Plan, now: Load) -> State:
     return state.with_body(
         insert_before(state.program.body, anchor, nested(state, stage, below(state, p.target, anchor)))
     )
+
+
+# --- counts -----------------------------------------------------------------------------------------
+
+
+def folded(
+    program: Program, loops: Sequence[For], loop: For, axis: Expr, extent: Expr, begin: Expr = ZERO
+) -> tuple[Expr, Expr] | None:
+    """The elements of `axis`, an expression over `loops`, before and after an iteration of `loop`, or None.
+
+    The axis ends at `extent`, and begins at `begin`: where a part of it does, which ends behind a whole tile.
+    """
+    parts = linear(poly(axis), loop.var)
+    inside = loops[next(k for k, f in enumerate(loops) if f is loop) + 1 :]
+    below = [f.var for f in reversed(inside) if f.var in variables(axis)]
+    around = {f.var for f in loops} - {f.var for f in inside} - {loop.var}
+    if variables(axis) & around:
+        return None
+    if parts is None or any(loop.var in variables(e) for f in loops for e in (f.lo, f.hi)):
+        return None
+    stride, rest = parts
+    scope = scope_of(program, loops)
+    low, high = (extreme(rest, below, scope, largest=largest) for largest in (False, True))
+    if low != number(0) or high is None or high + number(1) != stride:
+        return None
+    start = binary("mul", Var(loop.var), to_expr(stride))
+    if poly(binary("mul", loop.lo, to_expr(stride))) != poly(begin):
+        return None
+    end = binary("min", binary("add", start, to_expr(stride)), extent)
+    return (start, end) if begin == ZERO else (binary("sub", start, begin), binary("sub", end, begin))

@@ -27,12 +27,12 @@ from dataclasses import replace
 
 from neptune.errors import FusionError, ScheduleError
 from neptune.fusion.frontier import Frontier
-from neptune.fusion.infinite import starts_infinite, unclamped
 from neptune.fusion.parts import Rewriter, Split, depends, start_of_part
 from neptune.fusion.plan import Plan, as_clamped, count, defined_when_empty, finite, leading, part_read, some
 from neptune.fusion.repair import solve
 from neptune.fusion.roles import Predecessor, Query, Repair
 from neptune.fusion.rolling_update import assumed, details, finite_inputs
+from neptune.fusion.starts import starts_infinite, unclamped
 from neptune.ir.expr import (
     Const,
     Expr,
@@ -51,7 +51,7 @@ from neptune.ir.printer import print_expr
 from neptune.ir.program import Scalar, Store, Update, writes
 from neptune.schedule.alignment import Axes
 from neptune.schedule.definition import ReductionDef
-from neptune.schedule.inline import inline_loads, inliner
+from neptune.schedule.primitives.inline import inline_loads, inliner
 from neptune.schedule.state import Decision, Loop, State, fresh_name, names_in_use
 
 

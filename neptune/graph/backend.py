@@ -4,6 +4,8 @@
 
 torch traces the program, guards it and takes out what cannot be traced; AOTAutograd makes it functional and decomposes
 it. Sizes stay symbols where torch has made them symbols (`dynamic=True`, or after the second length).
+
+What Neptune leaves is compiled by Inductor, or runs op by op in torch where that has no compiler for this machine.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import logging
 import operator as operators
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 import sympy
@@ -19,13 +22,12 @@ import torch
 from torch.fx import GraphModule, Node
 
 from neptune.errors import Unsupported, answered
+from neptune.graph.aten_attention import ATTENTION
 from neptune.graph.choose import Judged, Take, choice, example_sizes, serving
 from neptune.graph.launch import Result, operator
 from neptune.graph.regions import proposed
 from neptune.graph.report import Report
-from neptune.graph.rest import as_inductor_sees_it, compiled_rest, copied, device_of, whole_by_inductor
-from neptune.graph.specialise import specialise
-from neptune.graph.symbols import SizeNodes, from_arguments
+from neptune.graph.symbols import SizeNodes, from_arguments, specialise
 from neptune.ir.facts import of_dtype
 from neptune.runtime.custom_op import UNTYPED
 from neptune.runtime.devices import chosen_on
@@ -194,3 +196,76 @@ def replace_region(module: GraphModule, c: Judged) -> None:
         for u in list(old.users):
             if u not in own and u not in (anchor, *results):
                 u.replace_input_with(old, new)
+
+
+# --- rest -------------------------------------------------------------------------------------------
+
+
+@cache
+def inductor_here(device: str) -> str | None:
+    """None where Inductor can compile for a device type; else why it cannot, which is logged once."""
+    why = None
+    if device == "cpu":
+        try:
+            from torch._inductor.cpp_builder import get_cpp_compiler
+
+            get_cpp_compiler()
+        except Exception as error:
+            why = f"Inductor has no C++ compiler here ({str(error).splitlines()[0]}): the rest runs op by op"
+    if why is not None:
+        LOG.warning(why)
+    return why
+
+
+def as_inductor_sees_it(module: GraphModule, device: str) -> GraphModule:
+    """The graph with torch's own kernels for attention where Inductor would find them, so that regions are compared
+    with these; as it is where it would find none."""
+    if inductor_here(device) is not None:
+        return module
+    there = joint_passes(copied(module))
+    own, there_are = (sum(n.target in ATTENTION for n in m.graph.nodes) for m in (module, there))
+    return there if there_are > own else module
+
+
+def joint_passes(module: GraphModule) -> GraphModule:
+    """Inductor's rewrites of a whole graph, which come before its kernels."""
+    from torch._inductor.fx_passes.joint_graph import joint_graph_passes
+
+    joined: GraphModule = joint_graph_passes(module)
+    return joined
+
+
+def copied(module: GraphModule) -> GraphModule:
+    """A module with a graph of its own, over the same tensors."""
+    graph = torch.fx.Graph()
+    graph.output(graph.graph_copy(module.graph, {}))
+    return GraphModule(module, graph)
+
+
+def compiled_rest(module: GraphModule, inputs: Sequence[Any], device: str) -> Callable[..., Any]:
+    """The graph that is left, as a function of a list of arguments (torch's boxed convention)."""
+    if inductor_here(device) is None:
+        from torch._inductor.compile_fx import compile_fx_inner
+
+        function: Any = compile_fx_inner(joint_passes(module), list(inputs), is_inference=True)
+        return function  # type: ignore[no-any-return]
+    from torch._functorch._aot_autograd.utils import make_boxed_func
+
+    boxed: Callable[..., Any] = make_boxed_func(module.forward)
+    return boxed
+
+
+def whole_by_inductor(module: Any, inputs: Sequence[Any]) -> Callable[..., Any]:
+    """A graph as torch.compile's own backend compiles it, gradients included."""
+    if inductor_here(device_of(inputs)) is None:
+        from torch._inductor.compile_fx import compile_fx
+
+        function: Any = compile_fx(module, list(inputs))
+        return function  # type: ignore[no-any-return]
+    return module.forward  # type: ignore[no-any-return]
+
+
+def device_of(inputs: Sequence[Any]) -> str:
+    """The device type of the tensors among arguments: the first that is not the CPU."""
+    kinds = [x.device.type for x in inputs if isinstance(x, torch.Tensor)]
+    return next((k for k in kinds if k != "cpu"), "cpu")

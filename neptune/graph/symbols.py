@@ -1,8 +1,16 @@
-"""Nodes of a graph for symbolic sizes: those that there are, or new ones made of them."""
+"""Symbolic sizes of a graph: their nodes, and which of them become numbers before it is imported.
+
+Nodes are those that there are, or new ones made of them. Depths of batched products become numbers.
+
+A kernel serves all lengths, but keeps a whole head in a tile: its depth is a number, as in `neptune.ops.attention`.
+What torch traced as a symbol becomes one by a guard of torch's own, so that another depth traces anew and another
+length does not.
+"""
 
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterable
 from functools import reduce
 from typing import Any
 
@@ -11,7 +19,9 @@ import torch
 from torch.fx import Graph, Node
 
 from neptune.errors import Unsupported, answered
-from neptune.graph.sizes import Size, size_of
+from neptune.graph.aten import aten
+from neptune.graph.aten_attention import ATTENTION, options
+from neptune.graph.sizes import Size, hint, size_of
 
 
 def from_arguments(graph: Graph) -> None:
@@ -89,3 +99,54 @@ class SizeNodes:
 
 def _val(x: Any) -> Any:
     return x.meta["val"] if isinstance(x, Node) else x
+
+
+# --- specialise -------------------------------------------------------------------------------------
+
+DEEPEST = 512
+"""A longer depth is a length."""
+
+
+def specialise(nodes: Iterable[Node]) -> None:
+    """Guard the depths of batched products: what each sums over, and where it follows a softmax, its columns."""
+    nodes = list(nodes)
+    _fix_divided(nodes)
+    for node in nodes:
+        if node.target is aten.bmm.default:
+            a, b = (x.meta["val"].shape for x in node.args)  # type: ignore[union-attr]
+            first = not _normalised(node.args[0])
+            _fix(a[-1] if first else b[-1])
+        elif node.target in ATTENTION:
+            o = options(node)
+            _fix(o["query"].meta["val"].shape[-1])
+            _fix(o["value"].meta["val"].shape[-1])
+
+
+def _fix_divided(nodes: Iterable[Node]) -> None:
+    """Guard the symbols of sizes that are quotients, as the size of a group of heads is: their form does not tell what
+    divides what."""
+    known: dict[object, torch.SymInt] = {}
+    for node in nodes:
+        val = node.meta.get("val")
+        if isinstance(val, torch.SymInt) and node.op == "placeholder":
+            known[size_of(val)] = val
+        for n in val.shape if isinstance(val, torch.Tensor) else ():
+            e = size_of(n)
+            quotients = set() if isinstance(e, int) else set(e.atoms(sympy.Function))
+            for symbol in {s for q in quotients for s in q.free_symbols} & known.keys():
+                _fix(known[symbol])
+
+
+def _fix(n: int | torch.SymInt) -> None:
+    if isinstance(n, torch.SymInt) and hint(n) <= DEEPEST:
+        # The comparison with a number is what leaves the guard.
+        int(n)
+
+
+def _normalised(node: object) -> bool:
+    """True for the quotient of a softmax, through casts and views."""
+    while isinstance(node, Node) and node.target is not aten.div.Tensor:
+        if len(node.all_input_nodes) == 0 or node.target is aten.bmm.default:
+            return False
+        node = node.all_input_nodes[0]
+    return isinstance(node, Node)

@@ -17,9 +17,8 @@ from math import inf, nextafter
 from typing import Any
 
 from neptune.errors import Unsupported
-from neptune.ir.dtypes import DTYPES, FLOAT8, is_float
+from neptune.ir.dtypes import DTYPES, FLOAT8, is_float, rounded8
 from neptune.ir.expr import Cast, Const, Expr, Load, Op, Select, Var, variables, walk
-from neptune.ir.float8 import rounded8
 from neptune.ir.fold import fold, nothing_known
 from neptune.ir.nodes import E, Node
 from neptune.ir.ops import ANY, MEETS, OPS, SIGNS, SUMS, OpInfo, Range, demand

@@ -1,8 +1,12 @@
-"""Sizes as numbers: what shapes and loop bounds come to once the scalars and tunables are known."""
+"""Sizes as numbers: what shapes and loop bounds come to once the scalars and tunables are known.
+
+`Span` is what the offsets of a tile add up to: a launch tells from it whether 32 bits do.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from math import inf
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
@@ -103,3 +107,14 @@ def known_size(e: Expr, values: Mapping[str, N]) -> N | int:
 def constant_length(e: Expr) -> float:
     """The extent of an axis as a number; a size or a tunable counts as long."""
     return float(e.value) if isinstance(e, Const) else inf
+
+
+# --- spans ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The sum that a tile of int32 offsets into a buffer is: (dimension, extent, factor) of each axis."""
+
+    buffer: str
+    axes: tuple[tuple[int, Expr, int], ...]

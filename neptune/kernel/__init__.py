@@ -24,12 +24,11 @@ from neptune.runtime import custom_op, saved
 from neptune.runtime.artifact import Artifact, Packed, pack, unpack, unpack_variants
 from neptune.runtime.bench import Timing, time_calls
 from neptune.runtime.devices import target_on
-from neptune.runtime.executable import Executable
+from neptune.runtime.executable import Executable, warm_up
 from neptune.runtime.launch import LAUNCHERS, Launch, Target, parse_target
 from neptune.runtime.modules import Modules
 from neptune.runtime.recording import Launcher
 from neptune.runtime.transforms import is_recorded
-from neptune.runtime.warm import warm_up
 
 if TYPE_CHECKING:
     from neptune.driver.build import Build
@@ -309,7 +308,7 @@ def _unpickled(packed: Packed) -> Kernel:
 
 
 def _on_llvm(target: Target, fused: Program, modules: Modules) -> Launch:
-    from neptune.codegen.llvm_launch import on_llvm
+    from neptune.codegen.llvm import on_llvm
 
     return on_llvm(fused, modules)
 

@@ -146,7 +146,7 @@ class Shown:
         remarks = self.executable.artifact.warnings
         if remarks is not None:
             return remarks
-        from neptune.driver.judgement import with_judgement
+        from neptune.driver.explanation import with_judgement
 
         return tuple(Remark(**row) for row in with_judgement(self.executable.artifact)[WARNINGS])
 
@@ -176,7 +176,7 @@ class Shown:
         if artifact.warnings is not None:
             return artifact.explanation
         try:
-            from neptune.driver.judgement import with_judgement
+            from neptune.driver.explanation import with_judgement
         except ModuleNotFoundError:
             # A loaded kernel needs torch and Triton alone, the cost model NumPy as well.
             return artifact.explanation

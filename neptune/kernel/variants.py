@@ -13,10 +13,9 @@ from neptune import config
 from neptune.errors import ShapeError
 from neptune.ir.dtypes import is_float
 from neptune.runtime.artifact import AT, PINNED, Artifact
-from neptune.runtime.classes import Decided
 from neptune.runtime.executable import Executable
 from neptune.runtime.facts import Facts
-from neptune.runtime.family import FAMILY, SHARED, Members, conditions, shares, sizes_of, tree_json
+from neptune.runtime.family import FAMILY, SHARED, Decided, Members, conditions, shares, sizes_of, tree_json
 
 if TYPE_CHECKING:
     from neptune.kernel import Kernel

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from neptune.errors import InternalError
 from neptune.ir.expr import Const, Expr, Var
-from neptune.ir.spans import Span
+from neptune.ir.integers import Span
 
 if TYPE_CHECKING:
     import torch

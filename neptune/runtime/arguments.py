@@ -22,8 +22,8 @@ from neptune.ir.names import usable
 from neptune.ir.printer import print_expr
 from neptune.ir.program import ZERO, Buffer, Program, Scalar
 from neptune.ir.sizes import Solved, given, solved
-from neptune.runtime.overlap import overlap, overlaps_itself
 from neptune.runtime.transforms import derivative_of
+from neptune.runtime.workspace import overlap, overlaps_itself
 
 INT32_MAX = 2**31 - 1
 REMEMBERED = 256

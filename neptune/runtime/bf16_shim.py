@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from neptune.ir.evaluate import float8
+from neptune.ir.evaluate import floats
 from neptune.ir.evaluate.floats import Float64
 from neptune.ir.ops import LIBM
 
@@ -98,7 +98,7 @@ class _Shim:
 
     def widen(self, handle: Any) -> Any:
         if self.is_fp8(handle):
-            return float8.decode(handle.data, self.fp8[handle.dtype])
+            return floats.decode(handle.data, self.fp8[handle.dtype])
         return decode(handle.data) if self.is_bf16(handle) else handle.data
 
     def result(self, values: Array, dtype: Any) -> Any:
@@ -132,7 +132,7 @@ class _Shim:
                 towards_zero = any(str(r).endswith("RTZ") for r in rest)
                 return self.handle(encode(values, nearest=not towards_zero), dst)
             if dst in self.fp8:
-                return self.handle(float8.encode(values, self.fp8[dst]), dst)
+                return self.handle(floats.encode(values, self.fp8[dst]), dst)
             with np.errstate(all="ignore"):
                 return self.handle(values.astype(self.np_dtype(dst)), dst)
 

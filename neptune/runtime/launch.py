@@ -1,7 +1,7 @@
 """Targets, and how a compiled program runs on each.
 
 Every target runs the same fused program: "llvm" compiles its loops for this machine's CPU (registered from above,
-`neptune.codegen.llvm_launch`); the others run its Triton module, "interpret" in Triton's interpreter.
+`neptune.codegen.llvm`); the others run its Triton module, "interpret" in Triton's interpreter.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ from typing import Any, ParamSpec, TypeVar
 
 from neptune.base.boundary import public
 from neptune.errors import NeptuneError, ScheduleError, refused_by
-from neptune.schedule.fuel import OutOfFuel
 from neptune.schedule.state import Loop
+from neptune.schedule.trace import OutOfFuel
 
 Given = ParamSpec("Given")
 Method = TypeVar("Method", bound=Callable[..., Any])

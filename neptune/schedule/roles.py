@@ -11,7 +11,7 @@ from neptune.ir.expr import Const, Expr, Var, variables
 from neptune.ir.integers import constant_length
 from neptune.schedule.alignment import Axes, StageAxis
 from neptune.schedule.checked import attempt
-from neptune.schedule.pack import group_matrices, group_sizes, reads_each, row_shared, whole_groups
+from neptune.schedule.primitives.pack import group_matrices, group_sizes, reads_each, row_shared, whole_groups
 from neptune.schedule.schedule import ScheduleBase
 from neptune.schedule.state import Loop
 

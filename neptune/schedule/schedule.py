@@ -21,28 +21,24 @@ from neptune.errors import ScheduleError
 from neptune.ir.expr import Const, Expr, Var, maximum
 from neptune.ir.names import fits
 from neptune.ir.program import Program, Tunable
-from neptune.schedule.bind import bind
-from neptune.schedule.cache_read import cache_read
-from neptune.schedule.cache_write import cache_write
 from neptune.schedule.checked import checked, primitive
-from neptune.schedule.compute_at import compute_at
-from neptune.schedule.decompose_reduction import decompose_reduction
 from neptune.schedule.definition import Definition
-from neptune.schedule.fuel import OutOfFuel, spend, tell
-from neptune.schedule.fuse import fuse
-from neptune.schedule.fuse_at import fuse_at
-from neptune.schedule.inline import inline
-from neptune.schedule.pack import pack
-from neptune.schedule.partition import partition
-from neptune.schedule.rename import rename
-from neptune.schedule.reorder import reorder
-from neptune.schedule.replicate import replicate
+from neptune.schedule.primitives.bind import bind
+from neptune.schedule.primitives.buffers import cache_read, cache_write, set_scope
+from neptune.schedule.primitives.compute_at import compute_at, reverse_compute_at
+from neptune.schedule.primitives.decompose_reduction import decompose_reduction
+from neptune.schedule.primitives.fuse import fuse
+from neptune.schedule.primitives.fuse_at import fuse_at
+from neptune.schedule.primitives.inline import inline
+from neptune.schedule.primitives.pack import pack
+from neptune.schedule.primitives.partition import partition
+from neptune.schedule.primitives.rename import rename
+from neptune.schedule.primitives.reorder import reorder
+from neptune.schedule.primitives.replicate import replicate
+from neptune.schedule.primitives.split import cover, split
 from neptune.schedule.reverse import reverse
-from neptune.schedule.reverse_compute_at import reverse_compute_at
-from neptune.schedule.set_scope import set_scope
-from neptune.schedule.split import cover, split
 from neptune.schedule.state import Decision, Loop, State, initial, names_in_use
-from neptune.schedule.trace import Step, as_code
+from neptune.schedule.trace import OutOfFuel, Step, as_code, spend, tell
 
 Factor: TypeAlias = "int | Var"
 

@@ -21,8 +21,7 @@ from neptune.mirage.optimize import Lowering
 from neptune.mirage.printer import print_graph
 from neptune.records.record import Record, structure_of
 from neptune.records.store import Store
-from neptune.runtime.bench import GpuCalls, captured
-from neptune.runtime.drawn import drawn
+from neptune.runtime.bench import GpuCalls, captured, drawn
 from neptune.runtime.launch import Target
 from neptune.tune.budget import Clock
 from neptune.tune.choose import shipped_templates

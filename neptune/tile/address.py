@@ -27,8 +27,8 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from neptune.ir.expr import Const, Load
+from neptune.ir.integers import Span
 from neptune.ir.printer import print_expr
-from neptune.ir.spans import Span
 from neptune.tile.boxes import Box
 from neptune.tile.index import Term
 from neptune.tile.ir import Assign, Branch, Iota, LoadTile, Loop, StoreTile, TExpr, TileKernel, TileProgram, TStmt

@@ -17,7 +17,7 @@ from neptune.ir.decompose import decompose
 from neptune.ir.expr import variables
 from neptune.ir.program import For, Program, Stage, Stmt, reduction_loops, seq, wrap
 from neptune.ir.unseen import without_unseen
-from neptune.schedule.bind import is_independent
+from neptune.schedule.primitives.bind import is_independent
 from neptune.tile.localize import grid_of, is_axis, kernels_of
 
 

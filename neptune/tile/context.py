@@ -1,12 +1,121 @@
-"""The state of the translation of one kernel."""
+"""The state of the translation of one kernel, with what is known of the contents of its tiles.
+
+Contents that are known where a guard is false make masks unnecessary.
+
+    score = where(j < n, s, -inf);  p = exp(score - m);  l = l + reduce(p, sum)
+
+Where `j < n` is false, score is -inf, m is never -inf (it starts from the finite extreme), so p is 0 and
+the sum needs no mask of its own.  Knowledge is dropped as soon as anything it rests on is assigned again.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from math import inf
 
-from neptune.ir.expr import Const, Expr, Var, loads, variables
+from neptune.ir.absorb import ONE, ZERO, IsFalse, Known, Same, conjunct_false, known_value
+from neptune.ir.expr import Const, Expr, Load, Op, Select, Var, children, conjuncts, loads, variables
+from neptune.ir.facts import constant_range
 from neptune.ir.program import Buffer, For, Program, Stage, values, writes
-from neptune.tile.contents import Contents
+
+Masks = Callable[[Load], list[Expr]]
+"""The guards under which a load from global memory is masked to 0."""
+
+
+@dataclass(frozen=True)
+class Content:
+    """The expression a tile was last assigned from, over its tile axes, and how its loads were masked."""
+
+    value: Expr
+    masks: Mapping[Load, list[Expr]]
+
+
+@dataclass
+class Contents:
+    """Present knowledge of every tile of a kernel."""
+
+    known: dict[str, Content] = field(default_factory=dict)
+    # Tiles that never hold -inf: maxima that started from a finite value, and copies of them.
+    above: set[str] = field(default_factory=set)
+
+    def store(self, buffer: str, value: Expr, masks: Masks) -> None:
+        """`buffer = value` has been translated."""
+        copied = isinstance(value, Load) and value.buffer in self.above
+        finite = copied or (isinstance(value, Const) and value.value > -inf)
+        self.forget([buffer])
+        if all(x.buffer != buffer for x in loads(value)):
+            self.known[buffer] = Content(value, {x: masks(x) for x in loads(value)})
+        if finite:
+            self.above.add(buffer)
+
+    def update(self, buffer: str, reducer: str) -> None:
+        """A value has been folded into `buffer`."""
+        finite = buffer in self.above and reducer == "max"
+        self.forget([buffer])
+        if finite:
+            self.above.add(buffer)
+
+    def may_run(self, stages: Iterable[Stage]) -> None:
+        """These stages run here, any number of times."""
+        for stage in stages:
+            for b in writes(stage.action):
+                self.update(b, stage.action.reducer)
+
+    def forget(self, buffers: Iterable[str]) -> None:
+        """These tiles may have been assigned: drop them, and what is known in terms of them."""
+        todo = list(buffers)
+        self.above -= set(todo)
+        while todo:
+            gone = todo.pop()
+            self.known.pop(gone, None)
+            todo += [n for n, c in self.known.items() if any(x.buffer == gone for x in loads(c.value))]
+
+    def outside(self, e: Expr, guard: Expr, masks: Masks, tiles: Iterable[str]) -> Known:
+        """Return the known value of `e` where `guard` is false; `tiles` names all buffers that are tiles."""
+        memory: dict[str, Known] = {}
+        for load in loads(e):
+            value = self._load(load, guard, masks, frozenset(tiles))
+            memory[load.buffer] = value if memory.get(load.buffer, value) == value else None
+        is_false = conjunct_false(guard)
+        operators = [x for x in _reached(e, is_false) if isinstance(x, Op)]
+        if any(_may_be_nan(x, [known_value(a, memory, is_false) for a in x.args]) for x in operators):
+            return None
+        return known_value(e, memory, is_false)
+
+    def _load(self, load: Load, guard: Expr, masks: Masks, tiles: frozenset[str]) -> Known:
+        if load.buffer not in tiles:
+            return ZERO if guard in masks(load) else None
+        content = self.known.get(load.buffer)
+        if content is None:
+            return Same(load.buffer, load.buffer in self.above, load.index)
+        return self.outside(content.value, guard, lambda x: content.masks.get(x, []), tiles)
+
+
+def _reached(e: Expr, is_false: IsFalse) -> Iterator[Expr]:
+    """Every node that contributes to the value: not the branch of a choice that is certainly not taken."""
+    yield e
+    untaken = isinstance(e, Select) and is_false(conjuncts(e.pred))
+    for child in (e.other,) if isinstance(e, Select) and untaken else children(e):
+        yield from _reached(child, is_false)
+
+
+def _may_be_nan(e: Op[Expr], known: list[Known]) -> bool:
+    """True for 0 · x and 0 / x where nothing is known of x: it may be infinite, NaN, or 0."""
+    if e.name == "div":
+        return known[0] == ZERO and not _plain(e.args[1])
+    if e.name == "mul" and ZERO in known:
+        return any(k not in (ZERO, ONE) and not _plain(a) for a, k in zip(e.args, known, strict=True))
+    return False
+
+
+def _plain(e: Expr) -> bool:
+    """A finite constant other than 0."""
+    limits = constant_range(e)
+    return limits.nonzero and limits.most < inf
+
+
+# --- context ----------------------------------------------------------------------------------------
 
 SHORTEST_DOT = 16
 """The shortest axis that the matrix unit sums over."""

@@ -12,14 +12,13 @@ from neptune.errors import ScheduleError, TargetError
 from neptune.ir.program import Program
 from neptune.tile.ir import TileKernel, TileProgram
 from neptune.tile.passes.accumulate import accumulate
-from neptune.tile.passes.branches import branches
 from neptune.tile.passes.common import common
 from neptune.tile.passes.copies import copies
 from neptune.tile.passes.crosswise import crosswise
 from neptune.tile.passes.exp2 import exp2
+from neptune.tile.passes.guards import branches, outward
 from neptune.tile.passes.hoist import hoist, name_loads
 from neptune.tile.passes.narrow import narrow
-from neptune.tile.passes.outward import outward
 from neptune.tile.passes.reciprocal import reciprocal
 from neptune.tile.passes.short_operands import short_operands
 from neptune.tile.passes.upright import upright

@@ -8,6 +8,29 @@ statement, and loops whose trip count is known only at run time, stay loops; the
 axes. Every access is relaxed to a tile of the axes its indices use, and dimension orders are reconciled
 by einops patterns. Guards become load and store masks, and, where a reduction folds over guarded
 elements, its identity, unless the masked value is provably the identity already.
+
+distribute: one loop over several statements becomes a loop over each.
+
+Before → after::
+
+    for i1: for j1:                       for i1: for j1: s_init: s[i1, j1] = 0
+      s_init: s[i1, j1] = 0               for i1: for j1: for d: s: s[i1, j1] += …
+      for d: s: s[i1, j1] += …
+
+Legal where iterations are independent: then all of the first statement may run before the second.
+
+Which of the axes that a stage sums over are axes of its tile, and which are loops around it.
+
+The matrix unit sums over one axis: of several, the last one of the longest.
+
+    for u in [0, 3): for i1: for j1: for k1: …     →     u is a loop around the tiles (i1, j1, k1)
+
+What is no product, and none of whose operands fills a tile, as a sum of squared distances, goes element by element:
+
+    for i1: for j1: for d: far[i1, j1] += (x[i1, d] - y[j1, d])²     →     for d: far += (x[:, d] - y[:, d])²
+
+A tile over i1, j1 and d would hold as many values as it computes, where x and y are two of its sides: in registers
+there is no room for it.
 """
 
 from __future__ import annotations
@@ -17,7 +40,9 @@ from dataclasses import dataclass, field, replace
 from itertools import chain, count
 
 from neptune.errors import InternalError, TargetError
+from neptune.ir.contraction import Contraction, matrix_product
 from neptune.ir.expr import Const, Expr, Var, loads, substitute, variables
+from neptune.ir.integers import constant_length
 from neptune.ir.program import (
     ZERO,
     Alloc,
@@ -30,18 +55,21 @@ from neptune.ir.program import (
     for_loops,
     map_action,
     paths,
+    reduction_loops,
     seq,
     stages,
+    sub_stmts,
     updates,
+    values,
     walk,
+    with_stmts,
     wrap,
     writes,
     written,
 )
+from neptune.schedule.primitives.bind import is_independent
 from neptune.tile.arrange import arrange, started
 from neptune.tile.context import SHORTEST_DOT, Context
-from neptune.tile.depths import is_product, perfect, with_depths
-from neptune.tile.distribute import distribute
 from neptune.tile.ir import (
     Branch,
     GridAxis,
@@ -263,3 +291,76 @@ def _joined(program: Program) -> Program:
             nests += [*starts, nest]
             starts = []
     return program.with_body(seq(*nests, *starts))
+
+
+# --- distribute -------------------------------------------------------------------------------------
+
+
+def distribute(loop: For) -> list[Stmt] | None:
+    """The loops over the parts of `loop`'s body; None where it has one part, or iterations depend."""
+    if not is_independent(loop):
+        return None
+    parts = _parts(loop.body)
+    return None if len(parts) < 2 else [replace(loop, body=p) for p in parts]
+
+
+def _parts(body: Stmt) -> list[Stmt]:
+    match body:
+        case Seq(stmts):
+            return [p for s in stmts for p in _parts(s)]
+        case For():
+            inner = distribute(body)
+            return inner if inner is not None else [body]
+        case If() | Alloc():
+            return [body]
+        case _:
+            return [body]
+
+
+# --- depths -----------------------------------------------------------------------------------------
+
+
+def with_depths(program: Program) -> Program:
+    """The program with the loops that shall not become tile axes marked."""
+    return program.with_body(_marked(program, program.body, ()))
+
+
+def perfect(s: For) -> tuple[tuple[For, ...], Stage] | None:
+    """The loops and the one stage of a perfect nest."""
+    loops: list[For] = []
+    body: Stmt = s
+    while isinstance(body, For):
+        loops.append(body)
+        body = body.body
+    return (tuple(loops), body) if isinstance(body, Stage) else None
+
+
+def _marked(program: Program, s: Stmt, around: tuple[For, ...]) -> Stmt:
+    nest = perfect(s) if isinstance(s, For) else None
+    if nest is None:
+        inside = (*around, s) if isinstance(s, For) else around
+        return with_stmts(s, tuple(_marked(program, p, inside) for p in sub_stmts(s)))
+    loops, stage = nest
+    depths = [f for f in reduction_loops(stage, loops) if is_axis(program, f)]
+    tiles = {f.var for f in (*around, *loops) if is_axis(program, f) and f not in depths}
+    kept = _depth(depths) if is_product(stage, loops) else [] if _unfilled(stage, depths, tiles) else depths
+    return wrap([replace(f, kind=LOOP) if f in depths and f not in kept else f for f in loops], stage)
+
+
+def _depth(depths: Sequence[For]) -> list[For]:
+    """The axis that the matrix unit sums over."""
+    return [max(reversed(depths), key=lambda f: constant_length(f.hi))] if depths else []
+
+
+def is_product(stage: Stage, loops: Sequence[For]) -> bool:
+    """True for what goes to the matrix unit, over `loops` and those around that its target runs over."""
+    axes = frozenset(f.var for f in loops).union(*map(variables, stage.action.index))
+    return isinstance(matrix_product(stage.action, axes), Contraction)
+
+
+def _unfilled(stage: Stage, depths: Sequence[For], tiles: set[str]) -> bool:
+    """True for a sum over a tile that has two axes or more, where each operand that the sum moves along has one."""
+    deep, kept = {f.var for f in depths}, tiles & frozenset[str]().union(*map(variables, stage.action.index))
+    reads = [frozenset[str]().union(*map(variables, x.index)) for v in values(stage.action) for x in loads(v)]
+    sides = [r & kept for r in reads if r & deep]
+    return bool(deep) and len(frozenset[str]().union(*sides)) > 1 and all(len(s) < 2 for s in sides)

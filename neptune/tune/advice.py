@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from neptune.runtime.facts import Remark
-from neptune.tune.slow_distances import lost_expansions
 from neptune.tune.slow_loops import (
     idle_processors,
     narrow_sums,
@@ -21,7 +20,7 @@ from neptune.tune.slow_loops import (
     scalar_loops,
     temporaries_inside,
 )
-from neptune.tune.slow_products import Found, lost_products, unknown_widths, widened_products
+from neptune.tune.slow_products import Found, lost_expansions, lost_products, unknown_widths, widened_products
 from neptune.tune.subject import Subject
 
 

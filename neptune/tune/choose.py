@@ -18,9 +18,9 @@ from neptune.base import logs
 from neptune.errors import FusionError, NeptuneError, ScheduleError, or_refusal, refused_by
 from neptune.fusion.schedule import Schedule
 from neptune.ir.program import Program, stages
-from neptune.schedule.fuel import OutOfFuel
 from neptune.schedule.state import Decision
 from neptune.schedule.template import Rewriting, Template
+from neptune.schedule.trace import OutOfFuel
 from neptune.tile.ir import TileProgram
 from neptune.tile.pipeline import Lowering, lowering
 from neptune.tune.defaults import fits

@@ -1,6 +1,6 @@
 """Which of a kernel's variants the sizes of a call take: what the cost model predicts to be the fastest there.
 
-It is asked once for each class of sizes (`neptune.runtime.classes`), at the class's upper end, so that a choice
+It is asked once for each class of sizes (`neptune.runtime.family`), at the class's upper end, so that a choice
 follows from the class, the machine and the records alone, whoever called first. What that needs is what a compilation
 leaves in the cache: the tile programs of the templates that variants are of, as text.
 

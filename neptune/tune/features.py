@@ -1,4 +1,4 @@
-"""What the cost model knows of a point, as numbers that a correction can learn from (`neptune.autotune.correct`).
+"""What the cost model knows of a point, as numbers that a correction can learn from (`neptune.autotune.learn`).
 
 features(model.predict_all(columns, machine), columns, ("BLOCK_M",)).keys()  →  {"matrix", …, "waves", "BLOCK_M", …}
 """

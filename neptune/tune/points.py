@@ -19,7 +19,7 @@ import numpy as np
 from neptune.ir.dtypes import DTYPES, is_float
 from neptune.ir.expr import Var, variables
 from neptune.ir.program import Program
-from neptune.runtime.classes import class_of
+from neptune.runtime.family import class_of
 from neptune.tile.ir import TileProgram
 from neptune.tune.numbers import Numbers
 

@@ -2,11 +2,26 @@
 
 A program is a chain: products, then what is elementwise, since plain Triton does not overlap them within a program,
 then what loads leave exposed. What it keeps busy, in cycles of each unit, others of the same processor wait for.
+
+Accesses cost more than the bytes of their elements where tiles reach beyond a tensor, and where they are columns of
+rows.
+
+    x: f16[16, 4096], tiles of 64 × 128    →    48 × 128 zeros in every iteration
+    for d: far += (x[:, d] - y[:, d])²     →    an element of each row an iteration (`neptune.tile.translate`)
+
+A loop with products copies its tiles to shared memory, and a masked element is a copy without a source. These are
+slower than copies of elements, and all processors share how fast they are: found on measured products of 1 to 64 rows.
+With tiles of 64 to 256 rows these take up to three times as long, the longer the narrower their columns are, since the
+rows are copied once for each tile of columns; tiles of 16 rows do not.
+
+Each element of a column lies on a line of its own. While the lines of all rows stay in the nearest cache, the next
+column is there; else each element is a sector of L2, whatever its width. Measured on an H200 (kernel density, distance
+attention and a mixture's E-step of 4096 rows, 64 columns).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Protocol, TypeAlias
@@ -17,7 +32,6 @@ from neptune.ir.dtypes import DTYPES, FLOAT8
 from neptune.ir.expr import Expr
 from neptune.ir.integers import known_size
 from neptune.tile.ir import TileProgram
-from neptune.tune import accesses
 from neptune.tune.constants import Constants
 from neptune.tune.machine import Machine
 from neptune.tune.numbers import Array, Number
@@ -94,7 +108,7 @@ class ProgramAt:
         moved = self.moved(s)
         staged = sum(self.bytes(m) for m in s.moves if m.operand)
         shared = staged + sum(self._operands(p) for p in s.products)
-        shared = shared + machine.shared_rate * accesses.column_cycles(s, self.size, self.warps, machine)
+        shared = shared + machine.shared_rate * column_cycles(s, self.size, self.warps, machine)
         return Busy(
             matrix,
             special / machine.special,
@@ -148,7 +162,7 @@ class ProgramAt:
         return np.where(self.asynchronous(p), 0.0, covered / (LEAST_ROWS * LEAST_COLS * step * self.warps))
 
     def _promoted(self, p: Product) -> Array:
-        """Sums of 8-bit products that are added in float32, 32 products each (`neptune.codegen.triton_float8`)."""
+        """Sums of 8-bit products that are added in float32, 32 products each (`neptune.codegen.triton_expr`)."""
         own = p.dtype in FLOAT8 and self.machine.matrix[p.dtype] > self.machine.matrix["float16"]
         rows, cols, depth = (self.extents.get(a, 1) for a in (p.rows, p.cols, p.depth))
         return rows * cols * depth / 32 if own else 0.0
@@ -165,14 +179,14 @@ class ProgramAt:
     def _zeros(self, s: Section) -> Array:
         """Cycles for what is copied from beyond the ends of tensors, at a rate of all processors together."""
         working = np.minimum(1.0, self.programs / self.machine.processors)
-        return accesses.zeros_beyond(s, self.size, self._length) / self.constants.zeros * working
+        return zeros_beyond(s, self.size, self._length) / self.constants.zeros * working
 
     def _length(self, buffer: str, dimension: int) -> Array:
         return self.model.number(self.model.program.globals[buffer].shape[dimension])(self.known)
 
     def moved(self, s: Section) -> Array:
         """Bytes that come from L2 or go there in one run of a section."""
-        return sum(self.bytes(m) for m in s.moves) + accesses.sector_bytes(s, self.size)
+        return sum(self.bytes(m) for m in s.moves) + sector_bytes(s, self.size)
 
     def chain(self, s: Section, busy: Busy, cold: Array) -> Array:
         """Cycles from the begin to the end of one run of a section, in a program alone on its processor; of what it
@@ -190,7 +204,7 @@ class ProgramAt:
         moved = [self.bytes(m) for m in s.moves if not m.store]
         exposed = c.latency + c.far * cold + sum(moved) / self.machine.port if moved else 0.0
         if s.columns and len(s.columns) == len(s.moves):
-            exposed = np.where(accesses.columns_stay_near(s, self.size), accesses.NEAR, exposed)
+            exposed = np.where(columns_stay_near(s, self.size), NEAR, exposed)
         if s.loop is None:
             return own + exposed
         own = own + c.iteration
@@ -217,3 +231,62 @@ class ProgramAt:
 def norm(p: Array, a: Array, b: Array) -> Array:
     """The p-norm of two times: their maximum, softened where they are close."""
     return (a**p + b**p) ** (1 / p)
+
+
+# --- accesses ---------------------------------------------------------------------------------------
+
+SECTOR, LINE, NEAREST = 32, 128, 128 << 10
+"""Bytes that L2 gives at once, and of a line of the nearest cache; bytes of its lines that stay in it."""
+NEAR = 400
+"""Cycles until an element of a near line is where all threads that need it have it."""
+QUAD, EACH = 4, 8
+"""Neighbours in a row of a tile that one thread holds; cycles of a load that a warp makes of a single element."""
+Size = Callable[[Axes], Array]
+"""The elements of a tile over some axes."""
+Length = Callable[[str, int], Array]
+"""The length of a buffer along a dimension."""
+
+
+def zeros_beyond(s: Section, size: Size, length: Length) -> Array:
+    """Bytes of zeros that one run of a section copies."""
+    if not s.products:
+        return 0.0
+    return sum((size(m.axes) * m.bits / 8 * (1 - _within(m, size, length)) for m in s.moves if not m.store), start=0.0)
+
+
+def _within(m: Move, size: Size, length: Length) -> Array:
+    """The share of a tile that a buffer has at most, wherever the tile lies."""
+    share: Array = 1.0
+    for axis, dimension in zip(m.axes, m.along, strict=True):
+        if dimension is not None:
+            share = share * np.minimum(1.0, length(m.buffer, dimension) / size((axis,)))
+    return share
+
+
+def columns_stay_near(s: Section, size: Size) -> Array:
+    """True where the lines that a section reads columns of stay in the nearest cache."""
+    return np.less_equal(sum(size(m.axes) * LINE for m in s.columns), NEAREST)
+
+
+def sector_bytes(s: Section, size: Size) -> Array:
+    """Bytes that L2 gives beside the elements: of each its sector, where lines are gone before the next column."""
+    if not s.columns:
+        return 0.0
+    beside = sum(size(m.axes) * (SECTOR - m.bits / 8) for m in s.columns)
+    return np.where(columns_stay_near(s, size), 0.0, beside)
+
+
+def column_cycles(s: Section, size: Size, warps: Array, machine: Machine) -> Array:
+    """Cycles of the nearest cache in one run of a section: it looks up a line each.
+
+    Of a column of rows that has fewer elements than there are threads, Triton lets each thread load all that it needs;
+    of a longer one each element is loaded once, and threads exchange them.
+    """
+    if not s.columns:
+        return 0.0
+    tile = max(s.work, key=len, default=())
+    threads = machine.warp * warps
+    loads = size(tile) / (QUAD * threads)
+    rows = [size(m.axes) for m in s.columns if len(tile) > 1 and m.axes[:1] == tile[:1]]
+    own = (np.where(n < threads, EACH * warps * np.minimum(loads, n), 0.0) for n in rows)
+    return sum(size(m.axes) for m in s.columns) + sum(own, start=0.0)

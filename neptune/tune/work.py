@@ -36,8 +36,8 @@ from neptune.tile.ir import (
 from neptune.tile.passes.util import assigns, products
 from neptune.tile.ranges import Ranges
 from neptune.tile.registers import Estimate, read_in_registers
+from neptune.tune.constants import NARROW_CAST, ONE, OPERATORS, Cost
 from neptune.tune.facts import moves_with
-from neptune.tune.instructions import NARROW_CAST, ONE, OPERATORS, Cost
 
 Axes = tuple[str, ...]
 """The axes that a tile runs over, without those of length one."""

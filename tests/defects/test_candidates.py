@@ -440,9 +440,9 @@ def test_a_pass_that_raises_loses_one_candidate(where: str, monkeypatch: pytest.
 
 
 def test_a_judgement_that_raises_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    from neptune.driver import judgement
+    from neptune.driver import explanation
 
-    monkeypatch.setattr(judgement, "outlook", _breaks)
+    monkeypatch.setattr(explanation, "outlook", _breaks)
     kernel = compiled(nb.build(_row("float32", lambda x: x * 6.0)))
     x = torch.randn(3, 7)
     torch.testing.assert_close(kernel(x), (x * 6).amax(-1))

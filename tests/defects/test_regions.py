@@ -12,7 +12,7 @@ import torch
 
 import neptune
 from neptune.errors import ShapeError
-from neptune.graph import rest
+from neptune.graph import backend
 from neptune.ir.printer import print_program
 from qa.fuzz_graphs import by_evaluator, trial
 
@@ -23,7 +23,7 @@ NAN, INF = math.nan, math.inf
 @pytest.fixture(autouse=True)
 def _op_by_op(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """What Neptune leaves runs op by op, and nothing is differentiated."""
-    monkeypatch.setattr(rest, "inductor_here", lambda device: "left out by the tests")
+    monkeypatch.setattr(backend, "inductor_here", lambda device: "left out by the tests")
     torch._dynamo.reset()
     with torch.no_grad():
         yield

@@ -36,12 +36,12 @@ import pytest
 import neptune
 from neptune import config
 from neptune.errors import NeptuneError
-from neptune.fusion import inverse, repair
+from neptune.fusion import repair, theorem
 from neptune.fusion.schedule import PRIMITIVES, Schedule
 from neptune.tune import choose
 from tests.examples.schedule_examples import Frozen
 
-KNOWN = (repair.solve, inverse.inverse, choose._applying)
+KNOWN = (repair.solve, theorem.inverse, choose._applying)
 """What answers for all later compilations of a process: a repair that was proved is not refused where a case breaks the
 prover, and what a template was refused for is raised once."""
 PACKAGE = Path(neptune.__file__).parent

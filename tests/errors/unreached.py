@@ -22,7 +22,7 @@ UNREACHED: dict[str, str] = {
     "mirage/layouts.py:solve#1": "who asks for layouts looks first; tests/unit/mirage/test_layouts.py provokes it",
     "frontend/tvmscript.py:_Importer.pair#2": "what `updates` lets through has old values and new ones",
     "fusion/split_k.py:_check_local#2": "the solver finds no bound for what reads a result of which part is deferred",
-    "schedule/compute_at.py:_check_reads#1": "what its readers read is complete there, unless a fusion owes a repair",
+    "schedule/primitives/compute_at.py:_check_reads#1": "what is read is complete there, unless a fusion owes a repair",
     "tile/localize.py:_extent#1": "the verifier refuses programs in which a tile of unknown extent is private",
     "tile/stage.py:StageTranslator.store#1": "the verifier refuses stages that write one element several times",
     "tile/parser.py:TileLine.assigned#1": NO_CALLER,

@@ -14,7 +14,7 @@ from unittest import mock
 
 from neptune.fusion import factor, obligations, plan, repair, strategies, write
 from neptune.ir.expr import Op, rewrite
-from neptune.schedule import partition
+from neptune.schedule.primitives import partition
 from neptune.tile.stage import StageTranslator
 
 

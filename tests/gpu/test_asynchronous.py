@@ -21,7 +21,7 @@ from neptune.ops.attention import attention
 from neptune.ops.cross_entropy import linear_cross_entropy, linear_logsumexp
 from neptune.ops.linear import gated_linear, linear, matmul
 from neptune.ops.norm import rms_norm_linear
-from neptune.runtime.drawn import drawn
+from neptune.runtime.bench import drawn
 from neptune.templates.flash_decoding import flash_decoding
 
 pytestmark = pytest.mark.gpu

@@ -22,8 +22,7 @@ from neptune import Program
 from neptune.frontend import builder as nb
 from neptune.ir.dtypes import DTYPES, FLOAT8, is_float
 from neptune.ir.edges import CAST, EDGES, NO_FLOATS, REDUCER_EDGES, SELECT, table
-from neptune.ir.evaluate.float8 import VALUES
-from neptune.ir.evaluate.floats import Rounded
+from neptune.ir.evaluate.floats import VALUES, Rounded
 from neptune.ir.expr import OPS, Const, Expr, invert, op
 from neptune.ir.reducers import REDUCERS
 from neptune.ops.linear import matmul

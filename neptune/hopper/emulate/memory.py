@@ -14,7 +14,7 @@ import numpy as np
 from neptune.hopper.emulate.roles import ProtocolError
 from neptune.hopper.emulate.values import Array, Tile, is_float, rounded
 from neptune.ir.dtypes import DTYPES
-from neptune.ir.evaluate.float8 import decode, encode
+from neptune.ir.evaluate.floats import decode, encode
 
 
 class Tensor:

@@ -25,8 +25,8 @@ from neptune.hopper.gluon.functions import Written, told_apart, used_constants, 
 from neptune.hopper.gluon.launch import BALANCED, DESCRIBED, Launch, Params
 from neptune.hopper.gluon.roles import HALVES, INIT, LANE_SUMS, PAIRS, PIN
 from neptune.hopper.ir import AsyncKernel
+from neptune.ir.integers import Span
 from neptune.ir.program import Buffer
-from neptune.ir.spans import Span
 from neptune.runtime.addressing import KernelParameters
 from neptune.tile.boxes import aligned_rows
 from neptune.tile.ir import TileProgram

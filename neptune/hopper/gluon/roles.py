@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from neptune.codegen import triton_access as access
-from neptune.codegen.triton_descriptor import coordinates, descriptor_name
+from neptune.codegen.triton_access import coordinates, descriptor_name
 from neptune.codegen.triton_kernel import Writer, grid_order
 from neptune.codegen.triton_text import ADD, ATOM, MUL, TL_DTYPES, Text, call, infix
 from neptune.errors import InternalError

@@ -9,7 +9,7 @@ from __future__ import annotations
 from neptune.codegen.triton_text import AND, ATOM, MUL, TL_DTYPES, Text
 from neptune.errors import InternalError
 from neptune.hopper.ir import AsyncKernel, Out, Ring
-from neptune.hopper.roles.barriers import groups
+from neptune.hopper.roles.ring_groups import groups
 
 CONSUMERS = "CONSUMERS"
 CONSUMER = "W"

@@ -24,7 +24,7 @@ from neptune.codegen.triton_launch import shape_sources
 from neptune.hopper.hardware import ROWS
 from neptune.hopper.ir import AStmt, AsyncKernel, Fill, inside, walk_async
 from neptune.hopper.protocol.check import Trial
-from neptune.ir.bounds import nearest_size
+from neptune.ir.check import nearest_size
 from neptune.ir.expr import Const, Expr, variables, walk
 from neptune.ir.program import Buffer
 from neptune.tile.ir import Assign, Branch, Loop, TileKernel, TileProgram, bound_exprs

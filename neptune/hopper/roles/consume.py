@@ -49,7 +49,7 @@ from neptune.hopper.ir import (
     tile_of,
     with_inside,
 )
-from neptune.hopper.roles.counters import advanced, turn_of
+from neptune.hopper.roles.ring_groups import advanced, turn_of
 from neptune.ir.dtypes import DTYPES
 from neptune.ir.expr import binary, op, walk
 from neptune.tile.ir import (

@@ -38,9 +38,8 @@ from neptune.hopper.ir import (
     with_inside,
 )
 from neptune.hopper.ir import inside as body_of
-from neptune.hopper.roles.barriers import together
 from neptune.hopper.roles.consume import consumed
-from neptune.hopper.roles.counters import advanced, shared, turn_of
+from neptune.hopper.roles.ring_groups import advanced, shared, together, turn_of
 from neptune.ir.dtypes import DTYPES
 from neptune.ir.expr import Const, ceildiv
 from neptune.ir.integers import known_size

@@ -32,7 +32,7 @@ from neptune.hopper.ir import (
     walk_async,
 )
 from neptune.hopper.roles.as_tiles import as_tiles
-from neptune.hopper.roles.barriers import apart
+from neptune.hopper.roles.ring_groups import apart
 from neptune.ir.check import report, reported
 from neptune.ir.dtypes import DTYPES, FLOAT8, is_int
 from neptune.ir.expr import Const, Expr, Load, Op

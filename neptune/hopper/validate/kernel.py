@@ -19,7 +19,7 @@ from neptune.errors import TargetError
 from neptune.hopper.explain import kernels_of
 from neptune.hopper.validate.beside import Beside, device
 from neptune.hopper.validate.verdicts import judged, known, timed
-from neptune.ir.bounds import nearest_size, with_room
+from neptune.ir.check import nearest_size, with_room
 from neptune.ir.dtypes import is_float
 from neptune.ir.program import Program
 from neptune.runtime import launch

@@ -25,8 +25,7 @@ import torch
 from neptune.ir.dtypes import is_float
 from neptune.ir.program import Program
 from neptune.runtime.artifact import Packed, unpack
-from neptune.runtime.bench import Call, GpuCalls, captured
-from neptune.runtime.drawn import drawn, poisoned
+from neptune.runtime.bench import Call, GpuCalls, captured, drawn, poisoned
 from neptune.runtime.executable import Executable
 from neptune.runtime.hopper.accepted import Compared, Quartiles
 from neptune.runtime.worker import Json, first_line, serve_alone

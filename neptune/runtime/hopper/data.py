@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
+from neptune.ir.integers import Span
 from neptune.ir.parser import parse_program
-from neptune.ir.spans import Span
 from neptune.runtime.addressing import (
     Json,
     KernelParameters,

@@ -43,8 +43,7 @@ from neptune.tile.ir import (
     stmt_exprs,
     walk_stmts,
 )
-from neptune.tile.passes.bounds import Bounds
-from neptune.tile.passes.sums import past_start
+from neptune.tile.passes.sums import Bounds, past_start
 from neptune.tile.passes.util import Block, confined, map_blocks, reads, uses
 
 

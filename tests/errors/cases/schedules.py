@@ -15,8 +15,8 @@ from neptune.ir.program import Program
 from neptune.ops.attention import prefill_causal
 from neptune.ops.norm import layer_norm
 from neptune.ops.softmax import figure1, softmax
-from neptune.schedule.fuel import OutOfFuel
 from neptune.schedule.state import Loop
+from neptune.schedule.trace import OutOfFuel
 from tests.errors.table import case
 from tests.examples.kernel_examples import rows_apart, rows_fused, rows_program
 from tests.examples.schedule_examples import gram, maps, matmul, row_max, row_sums

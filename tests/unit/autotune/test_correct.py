@@ -7,8 +7,8 @@ import sys
 import numpy as np
 import pytest
 
-from neptune.autotune import correct
-from neptune.autotune.correct import BOUND, LEAST, MOST, Correction, Samples, learned
+from neptune.autotune import learn
+from neptune.autotune.learn import BOUND, LEAST, MOST, Correction, Samples, learned
 
 
 def planted(factors: dict[int, float], count: int = 600, sizes: int = 6, seed: int = 0) -> Samples:
@@ -65,7 +65,7 @@ def test_few_measurements_or_one_size_teach_nothing(count, sizes, learns):
 def test_a_template_without_a_tile_is_told_from_those_that_have_it():
     pytest.importorskip("sklearn")
     s = planted({64: 1.05, 128: 1.05})
-    none = {"BLOCK_M": np.full(len(s), correct.ABSENT), "us": s.features["us"]}
+    none = {"BLOCK_M": np.full(len(s), learn.ABSENT), "us": s.features["us"]}
     both = Samples(
         {n: np.concatenate([s.features[n], none[n]]) for n in none}, np.tile(s.sizes, 2), np.tile(s.predicted, 2),
         np.concatenate([s.measured, s.measured / 1.05]),
@@ -80,12 +80,12 @@ def test_far_candidates_weigh_less_and_do_not_move_the_level():
     measured = s.measured.copy()
     slow = np.arange(len(s)) >= 400
     measured[slow] *= 20
-    target, weight = correct.beside_the_model(Samples(s.features, s.sizes, s.predicted, measured))
+    target, weight = learn.beside_the_model(Samples(s.features, s.sizes, s.predicted, measured))
     assert np.abs(target[~slow]).max() < 0.02 and np.all(target[slow] == 10 * np.log(BOUND))
     assert weight[slow].max() < 0.01 * weight[~slow].min()
 
 
 def test_without_scikit_learn_there_is_no_correction(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn.ensemble", None)
-    assert not correct.available()
+    assert not learn.available()
     assert learned({"f": planted({64: 1.04, 128: 0.98})}) == Correction()

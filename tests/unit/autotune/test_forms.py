@@ -18,8 +18,7 @@ from neptune.autotune.place import Bench, Outcome
 from neptune.autotune.search import Tuned
 from neptune.autotune.space import Trial, other_trials, trials
 from neptune.autotune.task import Task, task_of, task_of_kernel
-from neptune.autotune.tuner import EXECUTORS, Options, tuned
-from neptune.autotune.winners import together
+from neptune.autotune.tuner import EXECUTORS, Options, together, tuned
 from neptune.autotune.worker import judged
 from neptune.base.choice import Choice
 from neptune.driver.known import lever_names, read, written

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 import neptune
-from neptune.autotune import correct, learn
-from neptune.autotune.correct import BOUND, LEAST
-from neptune.autotune.learn import Lesson, ordered
+from neptune.autotune import learn
+from neptune.autotune.learn import BOUND, LEAST, Lesson, ordered
 from neptune.autotune.space import Form, Trial, forms_of, trials
 from neptune.base.choice import Choice
 from neptune.ops.linear import matmul
@@ -67,7 +66,7 @@ def test_one_size_teaches_nothing() -> None:
 
 
 def test_without_scikit_learn_the_order_is_the_models_and_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(correct, "_regressor", lambda: None)
+    monkeypatch.setattr(learn, "_regressor", lambda: None)
     before = trials(forms(), SIZES, DEFAULT)
     after, said = ordered(forms(), before, lessons(), SIZES, DEFAULT)
     assert after == before and "by the model alone" in said and "scikit-learn" in said
@@ -76,6 +75,6 @@ def test_without_scikit_learn_the_order_is_the_models_and_that_is_said(monkeypat
 def test_lessons_of_templates_that_are_gone_say_nothing() -> None:
     gone = [Lesson(Choice("gone", x.choice.params), x.sizes, x.us) for x in lessons()]
     before = trials(forms(), SIZES, DEFAULT)
-    if correct.available():
+    if learn.available():
         assert ordered(forms(), before, gone, SIZES, DEFAULT) == (before, "")
     assert not learn.correction(forms(), gone, DEFAULT).families

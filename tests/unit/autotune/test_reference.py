@@ -14,7 +14,7 @@ from neptune.kernel import Kernel
 from neptune.ops.attention import operator
 from neptune.ops.linear import matmul
 from neptune.ops.softmax import softmax
-from neptune.runtime.drawn import drawn, poisoned
+from neptune.runtime.bench import drawn, poisoned
 from neptune.verify.numerics import Errors, rel_error
 
 NONE = Errors(0.0, 0.0)

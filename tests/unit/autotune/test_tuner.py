@@ -21,8 +21,7 @@ import neptune
 from neptune.autotune import journal
 from neptune.autotune import tuner as module
 from neptune.autotune.learn import Lesson
-from neptune.autotune.local import Local
-from neptune.autotune.place import Bench, Lost, Outcome, case_of
+from neptune.autotune.place import Bench, Local, Lost, Outcome, case_of
 from neptune.autotune.search import NOTHING_BETTER, TIME
 from neptune.autotune.space import forms_of, trials
 from neptune.autotune.task import NO_GPU, Task, task_of, task_of_kernel

@@ -14,8 +14,7 @@ import neptune
 from neptune.autotune.search import Tuned
 from neptune.autotune.space import Trial, trials
 from neptune.autotune.task import Task, task_of, task_of_kernel
-from neptune.autotune.tuner import tuned
-from neptune.autotune.winners import together
+from neptune.autotune.tuner import together, tuned
 from neptune.base.choice import Choice
 from neptune.ops.linear import matmul
 from tests.unit.autotune.test_tuner import options, runs, store

@@ -7,7 +7,7 @@ import ast
 import triton
 
 import neptune
-from neptune.codegen.header import STAGES, header
+from neptune.codegen.modules import STAGES, header
 from neptune.frontend.builder import build, compute, placeholder, var
 from neptune.ops.softmax import softmax
 

@@ -12,9 +12,9 @@ import neptune
 from neptune.codegen import triton
 from neptune.codegen.compile import compile_offline
 from neptune.codegen.modules import descriptor_alignment
+from neptune.codegen.triton_access import place
 from neptune.codegen.triton_expr import HostPrinter, ScalarPrinter, nonnegative
 from neptune.codegen.triton_notes import Piece, accumulators, pieces
-from neptune.codegen.triton_place import place
 from neptune.codegen.triton_text import Text, constant, infix, literal, wrap
 from neptune.errors import InternalError
 from neptune.frontend import builder as nt

@@ -18,7 +18,7 @@ from neptune import forms
 from neptune.autotune.search import Tuned
 from neptune.autotune.space import other_trials, trials
 from neptune.autotune.task import task_of
-from neptune.autotune.winners import together
+from neptune.autotune.tuner import together
 from neptune.base.choice import Choice
 from neptune.driver.counted import in_form
 from neptune.driver.device import machine_for

@@ -12,7 +12,7 @@ from torch.nn.attention.flex_attention import BlockMask, create_block_mask, crea
 
 import neptune.functional as F
 from neptune.errors import ExpressionError
-from neptune.functional import implied
+from neptune.functional import blocks as implied
 from neptune.functional.blocks import with_block_mask
 
 B, H, S = 2, 3, 24

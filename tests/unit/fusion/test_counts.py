@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from neptune.fusion.counts import folded
+from neptune.fusion.running import folded
 from neptune.fusion.schedule import Schedule
 from neptune.ir.expr import Var
 from neptune.ir.printer import print_expr

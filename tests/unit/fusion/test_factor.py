@@ -3,8 +3,8 @@
 import pytest
 
 from neptune.fusion.factor import Splitter, split_sum
-from neptune.fusion.guards import guard
 from neptune.fusion.roles import Predecessor, Roles
+from neptune.fusion.starts import guard
 from neptune.fusion.strategies import defer
 from neptune.ir.expr import Const, Expr, Load, Var, cast, op, select
 from neptune.ir.printer import print_expr

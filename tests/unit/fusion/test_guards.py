@@ -10,8 +10,8 @@ import pytest
 from neptune.errors import FusionError
 from neptune.frontend import builder as te
 from neptune.frontend.builder import Tensor, build, exp, log, select
-from neptune.fusion.guards import guard
 from neptune.fusion.roles import Predecessor, Roles
+from neptune.fusion.starts import guard
 from neptune.ir.expr import Const, Expr, Load, Var, cast, maximum, op
 from neptune.ir.printer import print_expr
 from neptune.ir.program import Program

@@ -8,7 +8,7 @@ import pytest
 
 from neptune.frontend import builder as te
 from neptune.frontend.builder import build, exp
-from neptune.fusion.infinite import bounded, starts_infinite, with_previous
+from neptune.fusion.starts import bounded, starts_infinite, with_previous
 from neptune.ir.expr import Const, Load, Var
 from neptune.ir.printer import print_expr
 from neptune.ir.program import Program

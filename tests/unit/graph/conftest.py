@@ -7,13 +7,13 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from neptune.graph import rest
+from neptune.graph import backend
 
 
 @pytest.fixture(autouse=True, scope="package")
 def _op_by_op() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rest, "inductor_here", lambda device: "left out by the tests")
+        patch.setattr(backend, "inductor_here", lambda device: "left out by the tests")
         yield
 
 

@@ -13,7 +13,7 @@ import torch
 
 import neptune
 from neptune.errors import ExpressionError
-from neptune.graph.rest import inductor_here as found
+from neptune.graph.backend import inductor_here as found
 
 Tensor = torch.Tensor
 

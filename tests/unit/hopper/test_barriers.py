@@ -11,8 +11,8 @@ import pytest
 from neptune.errors import InternalError
 from neptune.hopper.gluon.module import generate
 from neptune.hopper.ir import AsyncKernel, Await, Fill, Levers, Release, Ring
-from neptune.hopper.roles.barriers import apart, together
 from neptune.hopper.roles.kernel import roles
+from neptune.hopper.roles.ring_groups import apart, together
 from neptune.hopper.roles.verify import verify_async
 from neptune.ir.expr import Expr, Load, op
 from neptune.tile.ir import LoadTile, TileProgram

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from neptune.hopper.ir import AStmt, Await, Release, with_inside
 from neptune.hopper.printer import print_astmt
-from neptune.hopper.roles.counters import advanced, shared, turn_of
+from neptune.hopper.roles.ring_groups import advanced, shared, turn_of
 from neptune.ir.expr import Const, Var, op
 from neptune.tile.ir import Branch, Loop
 

@@ -18,12 +18,11 @@ from neptune.hopper.ir import Levers
 from neptune.hopper.roles.kernel import roles
 from neptune.kernel import Kernel
 from neptune.ops.attention import prefill_causal
-from neptune.runtime.executable import Executable
+from neptune.runtime.executable import Executable, warm_up
 from neptune.runtime.hopper.accepted import key_of, written
 from neptune.runtime.hopper.data import Asynchronous
 from neptune.runtime.launch import Target
 from neptune.runtime.source import load_source
-from neptune.runtime.warm import warm_up
 from neptune.tile.ir import TileProgram
 from tests.examples.walks import tiles_of, walked
 from tests.unit.runtime.test_asynchronous import CLEAN
@@ -92,7 +91,7 @@ def test_tables_are_for_good_and_shared_by_shapes_with_the_same_tiles(calls: lis
 
 def test_warm_compiles_both_forms(calls: list[Any], plain: neptune.Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
     """The Triton form is for captures and other tensors; tensors without memory have no device."""
-    monkeypatch.setattr("neptune.runtime.warm.gpu_target", lambda: Target("cuda", "90"))
+    monkeypatch.setattr("neptune.runtime.executable.gpu_target", lambda: Target("cuda", "90"))
     compiled: list[str] = []
     of = JITFunction.warmup
     monkeypatch.setattr(

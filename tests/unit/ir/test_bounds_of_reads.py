@@ -6,7 +6,7 @@ import pytest
 
 from neptune.errors import ExpressionError
 from neptune.frontend.builder import build, compute, placeholder, reduce_axis, select, sum, var
-from neptune.ir.bounds import check_reads, nearest_size
+from neptune.ir.check import check_reads, nearest_size
 from neptune.ir.program import Program, Scalar
 
 N, M = var("n"), var("m")

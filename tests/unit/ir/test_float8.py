@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from neptune.ir.dtypes import DTYPES, FLOAT8
-from neptune.ir.evaluate.float8 import VALUES, decode, encode
-from neptune.ir.evaluate.floats import round_to
-from neptune.ir.float8 import BITS, code_of, rounded8
+from neptune.ir.dtypes import BITS, DTYPES, FLOAT8, code_of, rounded8
+from neptune.ir.evaluate.floats import VALUES, decode, encode, round_to
 
 CODES = np.arange(256, dtype=np.uint8)
 dtypes = pytest.mark.parametrize("dtype", FLOAT8)

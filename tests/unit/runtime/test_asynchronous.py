@@ -12,7 +12,7 @@ import torch
 import neptune
 from bench import stub_driver
 from neptune.ir.expr import Const
-from neptune.ir.spans import Span
+from neptune.ir.integers import Span
 from neptune.kernel import Kernel
 from neptune.ops.attention import prefill_causal
 from neptune.runtime.addressing import KernelParameters

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from neptune.runtime import classes
-from neptune.runtime.classes import FOLDER, Decided, class_of
+from neptune.runtime import family
+from neptune.runtime.family import FOLDER, Decided, class_of
 
 
 def asked(tmp_path: Path | None, key: str = "k", count: int = 3, answer: int | None = 2) -> tuple[Decided, list[int]]:
@@ -71,7 +71,7 @@ def test_a_folder_that_cannot_be_used_is_not_used(tmp_path: Path) -> None:
 
 
 def test_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(classes, "MOST", 8)
+    monkeypatch.setattr(family, "MOST", 8)
     decided, came = asked(tmp_path)
     for m in range(1, 41):
         decided({"m": m, "n": 1})

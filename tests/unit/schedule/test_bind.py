@@ -8,7 +8,7 @@ from neptune.errors import ScheduleError
 from neptune.fusion.schedule import Schedule
 from neptune.ir.parser import parse_program
 from neptune.ir.program import For
-from neptune.schedule.bind import check_independent, is_independent
+from neptune.schedule.primitives.bind import check_independent, is_independent
 from tests.examples.schedule_examples import check_same, matmul, row_sums
 
 HEAD = """\

@@ -11,8 +11,8 @@ import neptune
 from neptune.errors import FusionError, NeptuneError
 from neptune.fusion.schedule import Schedule
 from neptune.ops.softmax import figure1, softmax
-from neptune.schedule.fuel import FUSIONS, OutOfFuel
 from neptune.schedule.schedule import ScheduleBase
+from neptune.schedule.trace import FUSIONS, OutOfFuel
 
 
 def performed(kernel):

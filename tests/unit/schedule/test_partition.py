@@ -21,7 +21,7 @@ from neptune.ir.parser import parse_program
 from neptune.ir.program import For, If, Program, Seq, Stmt, for_loops, paths, stages, values, walk
 from neptune.ir.verify import verify
 from neptune.ops.softmax import softmax
-from neptune.schedule.partition import partition
+from neptune.schedule.primitives.partition import partition
 from neptune.schedule.state import Loop, initial
 from tests.examples.schedule_examples import check_same, outputs, row_sums
 from tests.tiers import sampled

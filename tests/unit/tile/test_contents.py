@@ -8,7 +8,7 @@ import pytest
 
 from neptune.ir.expr import Const, Expr, Load, Op, Var, select
 from neptune.ir.program import Stage, Update
-from neptune.tile.contents import Contents
+from neptune.tile.context import Contents
 
 J, N = Var("j"), Var("n")
 GUARD = J < N

@@ -9,8 +9,8 @@ import neptune
 from bench.chain_programs import ROW_CHAINS, distances64
 from neptune.ir.parser import parse_program
 from neptune.ir.program import For, walk
-from neptune.tile.depths import with_depths
 from neptune.tile.localize import LOOP
+from neptune.tile.translate import with_depths
 
 TILE = """program p
   in x: f32[n, 24]

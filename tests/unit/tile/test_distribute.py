@@ -8,7 +8,7 @@ import pytest
 from neptune.ir.decompose import decompose
 from neptune.ir.parser import parse_program
 from neptune.ir.program import For, Program, seq
-from neptune.tile.distribute import distribute
+from neptune.tile.translate import distribute
 from tests.examples.schedule_examples import outputs
 
 HEAD = """\

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from neptune.ir.expr import Const, Load, Var, binary
 from neptune.tile.ir import Assign, Branch, GridAxis, TStmt
-from neptune.tile.passes.outward import outward
+from neptune.tile.passes.guards import outward
 from tests.examples.kernels import TILE, N, body_of, full, inputs, keeps_meaning, kernel, loop, put, tile
 from tests.examples.tile_examples import map_
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import neptune
-from neptune.driver.precision import short_functions
+from neptune.driver.explanation import short_functions
 from neptune.forms import Wanted
 from neptune.hopper.choice.wanted import times
 from neptune.hopper.ir import Levers

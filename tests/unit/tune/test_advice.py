@@ -21,7 +21,7 @@ from neptune.tune.defaults import defaults
 from neptune.tune.family import Wishes
 from neptune.tune.machine import DEFAULT
 from neptune.tune.points import reference, sizes_of
-from neptune.tune.slow_distances import lost_expansions
+from neptune.tune.slow_products import lost_expansions
 from neptune.tune.subject import Subject
 
 M, N, K = var("m"), var("n"), var("k")

@@ -44,8 +44,8 @@ from neptune.ir.program import (
 )
 from neptune.ir.quotients import divided
 from neptune.schedule.alignment import Nest, align, counted, nest_of, shared_in_part, tiled
-from neptune.schedule.bind import shared_by_programs, writes_apart
 from neptune.schedule.definition import Definition
+from neptune.schedule.primitives.bind import shared_by_programs, writes_apart
 from neptune.schedule.state import Loop, State, append_to, check_whole, fresh_name, init_loads, reads
 
 

@@ -18,7 +18,7 @@ from itertools import pairwise
 from neptune.errors import ScheduleError
 from neptune.ir.expr import variables
 from neptune.ir.program import For, stages, wrap, writes
-from neptune.schedule.bind import is_independent
+from neptune.schedule.primitives.bind import is_independent
 from neptune.schedule.state import Loop, State, reads, replace_node
 
 

@@ -1,4 +1,6 @@
-"""compute_at: compute a producer inside a loop of its consumers, over the region they read there.
+"""compute_at, reverse_compute_at: compute a producer or a consumer inside a loop of the other.
+
+compute_at: compute a producer inside a loop of its consumers, over the region they read there.
 
 `compute_at(t, i0)` before → after::
 
@@ -9,6 +11,17 @@
 Per dimension the region is the interval that holds every index its readers have there, while the loops inside
 run. Elements that several iterations read are computed in each of them: `decisions` says how many, and a
 reduction, which would fold them again into what it has, is refused then.
+
+reverse_compute_at: move a consumer under a loop of its producers, where all it reads is complete there.
+
+`reverse_compute_at(d, i)` before → after::
+
+    for i: for j: for k:                      for i:
+      c: c[i, j] += a[i, k] * b[k, j]           for j: for k: c: c[i, j] += a[i, k] * b[k, j]
+    for i: for j: d: d[i, j] = f(c[i, j])       for j: d: d[i, j] = f(c[i, j])
+
+`fuse_at` without the debts: where that would record that the stage reads a reduction which the loop still
+changes, this refuses.
 """
 
 from __future__ import annotations
@@ -53,9 +66,9 @@ from neptune.ir.program import (
     writes,
 )
 from neptune.schedule.alignment import Nest, nest_of
-from neptune.schedule.bind import shared_by_programs
 from neptune.schedule.definition import Definition
-from neptune.schedule.fuse_at import check_inits, check_read, obligations
+from neptune.schedule.primitives.bind import shared_by_programs
+from neptune.schedule.primitives.fuse_at import check_inits, check_read, fuse_at, obligations
 from neptune.schedule.region import Interval, hull, interval
 from neptune.schedule.state import Decision, Loop, State, check_whole, fresh_name, reads, replace_node
 
@@ -307,3 +320,26 @@ def _strides(p: Interval, ref: Loop) -> bool:
     """True where the regions of neighbouring iterations certainly do not overlap."""
     parts = linear(poly(p.lo), ref.var)
     return parts is not None and (not parts[0].terms or parts[0] == poly(p.length))
+
+
+# --- reverse compute at -----------------------------------------------------------------------------
+
+
+def reverse_compute_at(state: State, name: str, ref: Loop) -> State:
+    """Move a stage to the end of the body of a loop, owing nothing."""
+    request = f"reverse_compute_at(`{name}`, `{ref.var}` of `{ref.stage}`)"
+    try:
+        moved = fuse_at(state, name, ref)
+    except ScheduleError as error:
+        raise ScheduleError(
+            request, error.wrong, where=error.where, legal=error.legal, hint=error.hint, kind=error.kind
+        ) from None
+    owed = next((o for o in moved.program.owes if o.stage == name), None)
+    if owed is not None:
+        raise ScheduleError(
+            request,
+            f"`{name}` reads `{owed.on}`, which is not complete there: loop `{owed.loop}` still changes it",
+            where=print_stage(moved.path(name)[1]),
+            hint=f'a loop outside of `{owed.loop}`, or rolling_update("{name}", {ref.var})',
+        )
+    return moved

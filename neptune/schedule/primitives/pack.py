@@ -37,9 +37,8 @@ from neptune.ir.printer import print_expr, print_stage
 from neptune.ir.program import ZERO, Buffer, For, Program, Stmt, map_action, paths, writes
 from neptune.ir.quotients import divided, quotient
 from neptune.schedule.alignment import Axes
-from neptune.schedule.cache_read import own_nest
-from neptune.schedule.cache_write import cache_write
 from neptune.schedule.definition import Definition, define, whole_axis
+from neptune.schedule.primitives.buffers import cache_write, own_nest
 from neptune.schedule.state import Decision, Loop, State, fresh_name, names_in_use, replace_node
 
 K = TypeVar("K")

@@ -23,8 +23,8 @@ from neptune.ir.printer import print_expr, print_stage
 from neptune.ir.program import ZERO, For, If, Stage, Stmt, map_action, paths, stages, writes
 from neptune.ir.quotients import quotient
 from neptune.schedule.alignment import Axes, counting
-from neptune.schedule.cache_read import own_nest
 from neptune.schedule.definition import Definition, define, whole_axis
+from neptune.schedule.primitives.buffers import own_nest
 from neptune.schedule.state import Decision, Loop, State, fresh_name, names_in_use, reads, replace_node
 
 

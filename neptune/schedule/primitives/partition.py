@@ -14,7 +14,7 @@ Each conjunct is solved for the loop variable twice: *somewhere true* on the til
 the clean piece, in which the predicates are gone. What was learned is attached to the piece as facts.
 A masked piece of at most one iteration becomes an `if`. A mask that is a union of sets lying apart makes several such
 ranges (`neptune.schedule.visited`); what tensors hold bounds the loop by extremes over the tile
-(`neptune.schedule.data_bounds`), or by the first and last tile that a scan finds (`neptune.schedule.scan`).
+(`neptune.schedule.data_bounds`), or by the first and last tile that a scan finds (`neptune.schedule.data_bounds`).
 See docs/design/loops.md, "Masks are predicates with a proof of absorption".
 """
 
@@ -65,8 +65,7 @@ from neptune.ir.program import (
     with_stmts,
     writes,
 )
-from neptune.schedule.data_bounds import DataBounds, kept_in
-from neptune.schedule.scan import Scanned, at_once, bounded, scan, scanned
+from neptune.schedule.data_bounds import DataBounds, Scanned, at_once, bounded, kept_in, scan, scanned
 from neptune.schedule.solve_bounds import Solved, affine_guards, solve
 from neptune.schedule.state import Decision, Loop, State, check_whole, reads, replace_node
 from neptune.schedule.visited import Range, ranges, usable

@@ -1,0 +1,1 @@
+"""Primitives of structure: functions from a state and arguments to the next state, each atomic and recorded."""
