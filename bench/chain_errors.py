@@ -21,7 +21,7 @@ from neptune.codegen.llvm import compile_llvm
 from neptune.errors import TargetError
 from neptune.ir.evaluate.floats import Rounded
 from neptune.ir.integers import evaluate_size
-from neptune.runtime.launch import parse_target
+from neptune.runtime.launching.launch import parse_target
 from neptune.verify.evaluate import evaluate
 from neptune.verify.numerics import Errors, Tensors, allowance, input_families
 

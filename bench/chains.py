@@ -36,7 +36,7 @@ from bench.chain_tables import page
 from neptune.errors import NeptuneError
 from neptune.tune.choose import lowered, named
 from neptune.tune.defaults import fits
-from neptune.tune.facts import read_facts
+from neptune.tune.model.facts import read_facts
 
 TARGETS = ("llvm", "interpret", "cuda")
 CHAINS = (*ROW_CHAINS, *ATTENTION, *OPERATOR_CHAINS)

@@ -26,7 +26,7 @@ import neptune
 from neptune.driver.device import machine_for
 from neptune.kernel import Kernel
 from neptune.ops.attention import operator
-from neptune.runtime.launch import parse_target
+from neptune.runtime.launching.launch import parse_target
 from neptune.tune.choose import candidates
 from neptune.tune.family import Wishes
 from neptune.tune.points import Sizes, sizes_of

@@ -24,9 +24,9 @@ import numpy as np
 
 from bench.cost import MACHINE, Figures, Point, by_family, points
 from neptune.autotune.learn import ABSENT, Correction, Samples, available, learned
-from neptune.tune.constants import FITTED
 from neptune.tune.features import features
-from neptune.tune.numbers import Array
+from neptune.tune.model.constants import FITTED
+from neptune.tune.model.numbers import Array
 
 FOLDS = 5
 

@@ -43,9 +43,9 @@ from neptune.ops.linear import matmul
 from neptune.ops.softmax import softmax
 from neptune.runtime.modules import covers
 from neptune.tune.choose import lowered
-from neptune.tune.constants import FITTED, Constants
-from neptune.tune.cost import Model
-from neptune.tune.machine import DEVICES
+from neptune.tune.model.constants import FITTED, Constants
+from neptune.tune.model.cost import Model
+from neptune.tune.model.machine import DEVICES
 from neptune.tune.parts import parts_of
 
 RESULTS = Path(__file__).parent / "results"

@@ -34,8 +34,8 @@ from neptune.hopper.choice.predict import HOPPER, Overlap, Predictor
 from neptune.hopper.ir import Levers
 from neptune.ops.attention import attention
 from neptune.ops.linear import matmul
-from neptune.tune.constants import FITTED
-from neptune.tune.cost import Model
+from neptune.tune.model.constants import FITTED
+from neptune.tune.model.cost import Model
 
 ROWS = Path(__file__).parent / "results" / "h200-hopper.json"
 LEVERS = ROWS.with_name("h200-hopper-levers.json")

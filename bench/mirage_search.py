@@ -44,7 +44,7 @@ from neptune.mirage.reference import reference
 from neptune.mirage.search import search
 from neptune.mirage.verifier.candidates import Candidates
 from neptune.tune.budget import seconds_of
-from neptune.tune.machine import DEFAULT
+from neptune.tune.model.machine import DEFAULT
 
 LOSSLESS = frozenset({"expression", "unused"})
 """Prunes of which it is proved that nothing is lost."""

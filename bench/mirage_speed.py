@@ -279,7 +279,7 @@ def save_row(folder: Path, name: str, batch: int, dtype: str, target: str, budge
     from bench.mirage_wild import WILD as PROGRAMS
     from neptune.driver.device import machine_for
     from neptune.ir.integers import evaluate_size
-    from neptune.runtime.launch import parse_target
+    from neptune.runtime.launching.launch import parse_target
     from neptune.tune.rank import ranked
 
     asked: dict[str, Any] = {}

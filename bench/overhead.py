@@ -27,7 +27,7 @@ from bench.cases import environment
 from neptune.ops.attention import prefill_causal
 from neptune.ops.softmax import softmax
 from neptune.runtime.modules import Form
-from neptune.runtime.source import load_source
+from neptune.runtime.processes.source import load_source
 
 BATCH, SAMPLES = 200, 15
 
@@ -100,7 +100,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     real = torch.cuda.is_available()
     results = {}
     with contextlib.nullcontext() if real else stub_driver.installed():
-        from neptune.runtime.launch import gpu_target
+        from neptune.runtime.launching.launch import gpu_target
 
         present = gpu_target()
         loads = present.loads if present else "descriptor"

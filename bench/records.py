@@ -32,7 +32,7 @@ from bench.setups import OTHERWISE, setups
 from bench.tune_operators import CALLS, program
 from neptune.base.choice import Choice
 from neptune.driver.known import samples
-from neptune.ir.forms import cheaper
+from neptune.ir.analysis.forms import cheaper
 from neptune.ir.program import Program
 from neptune.ops.attention import OPERATORS
 from neptune.records.record import Record, parse
@@ -41,8 +41,8 @@ from neptune.records.structure import kin_of, structure_of
 from neptune.tune.choose import candidates
 from neptune.tune.chooser import Chooser
 from neptune.tune.family import Wishes
-from neptune.tune.machine import machine_of
 from neptune.tune.measured import Sample
+from neptune.tune.model.machine import machine_of
 
 # --- what ships ----------------------------------------------------------------------------------
 

@@ -16,8 +16,8 @@ import torch
 from triton.backends.compiler import GPUTarget
 from triton.runtime.driver import driver
 
-from neptune.runtime import launch
-from neptune.runtime.launch import Target
+from neptune.runtime.launching import launch
+from neptune.runtime.launching.launch import Target
 
 
 class Launcher:

@@ -22,7 +22,7 @@ from neptune.codegen.triton import generate
 from neptune.errors import Unsupported
 from neptune.forms import FORMS, Inspected, Made, Source, Time, Wanted
 from neptune.ops.linear import matmul
-from neptune.runtime.addressing import Tensors
+from neptune.runtime.calls.addressing import Tensors
 from neptune.runtime.executable import Executable
 from neptune.runtime.forms import FORMS as DATA
 from neptune.runtime.forms import FormData
@@ -31,7 +31,7 @@ from neptune.tile.ir import TileProgram
 from neptune.tile.registers import dots
 from neptune.tune.defaults import defaults
 from neptune.tune.gains import Asked
-from neptune.tune.machine import Machine
+from neptune.tune.model.machine import Machine
 
 NAME = "stub"
 MARK = "in the form of a stub"

@@ -19,7 +19,7 @@ import torch
 from neptune.functional import kernels
 from neptune.ir.evaluate.program import evaluate
 from neptune.ir.program import Program
-from neptune.runtime.arguments import Signature
+from neptune.runtime.calls.arguments import Signature
 
 
 @contextmanager

@@ -28,8 +28,8 @@ from neptune.frontend import builder as nb
 from neptune.frontend.builder import Axis, Tensor, compute, placeholder, reduce_axis, var
 from neptune.ir.dtypes import is_float
 from neptune.ir.evaluate.domains import EvaluationError
-from neptune.ir.parser import parse_program
 from neptune.ir.program import Program
+from neptune.ir.text.parser import parse_program
 from neptune.runtime.modules import covers
 from neptune.tune.subject import tiles_of
 from neptune.verify.evaluate import evaluate

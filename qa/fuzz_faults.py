@@ -31,10 +31,11 @@ from neptune.mirage.foreign_json import graphs_of
 from neptune.ops.softmax import softmax
 from neptune.records.record import parse
 from neptune.records.store import SHIPPED
-from neptune.runtime import artifact, refused, saved
+from neptune.runtime import artifact, saved
 from neptune.runtime.hopper import accepted
+from neptune.runtime.launching import refused
 from neptune.schedule.trace import trace_from_json, trace_to_json
-from neptune.tune import calibrated
+from neptune.tune.model import calibrated
 from qa.harness import Outcome, command
 
 NUMBERS = ("1" + "0" * 400, "-" + "9" * 5000, "1e999", "-1e999", "NaN", "Infinity", "1e-400", "0", "-1", "1.5", "true")

@@ -15,9 +15,9 @@ from neptune.errors import NeptuneError
 from neptune.functional.mods import traced
 from neptune.fusion.schedule import Schedule
 from neptune.ir.evaluate.program import evaluate
-from neptune.ir.printer import print_expr
+from neptune.ir.indices.widths import settled
 from neptune.ir.program import Program
-from neptune.ir.widths import settled
+from neptune.ir.text.printer import print_expr
 from neptune.ops.attention import attention
 from neptune.templates.flash_attention import flash_attention
 from neptune.tile.arrange import arrange, started

@@ -30,7 +30,7 @@ from neptune.mirage.lower import lowered
 from neptune.mirage.optimize import Goal, Optimizer
 from neptune.mirage.reference import reference
 from neptune.mirage.verifier.verdict import verify
-from neptune.tune.machine import DEFAULT
+from neptune.tune.model.machine import DEFAULT
 from neptune.verify.evaluate import evaluate
 from qa.harness import Outcome, command
 from qa.mirage_axioms import V, W, X, Y, Z, exp, graph, sigmoid, sqr, sqrt, total

@@ -26,7 +26,7 @@ from bench.cases import ATTENTION, Case, attention_cases, errors, operator_cases
 from bench.references import Outputs
 from neptune import Kernel
 from neptune.errors import NeptuneError
-from neptune.runtime.launch import default_target, parse_target
+from neptune.runtime.launching.launch import default_target, parse_target
 from neptune.verify.numerics import allowance, input_families
 from qa.guards import PAD, Guarded, guarded
 

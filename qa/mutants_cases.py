@@ -16,8 +16,8 @@ from bench.chain_programs import ROW_CHAINS
 from bench.chains import fusing
 from neptune.driver.pipeline import as_program
 from neptune.frontend.builder import placeholder, var
+from neptune.ir.analysis.ranges import RangePredicate
 from neptune.ir.program import Program
-from neptune.ir.ranges import RangePredicate
 from neptune.ops import masks
 from neptune.ops import softmax as rows
 from neptune.ops.attention import OPERATORS, operator

@@ -123,7 +123,7 @@ def expr_changes(e: Expr, scope: Scope) -> Iterator[Change]:
 
 
 def _short(e: Expr) -> str:
-    from neptune.ir.printer import print_expr
+    from neptune.ir.text.printer import print_expr
 
     text = print_expr(e)
     return text if len(text) <= 48 else f"{text[:45]}..."

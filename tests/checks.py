@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from neptune.ir.evaluate.domains import EvaluationError
-from neptune.ir.printer import print_program
 from neptune.ir.program import Program
+from neptune.ir.text.printer import print_program
 from neptune.tile.ir import TileProgram
 from neptune.tile.printer import print_tile_program
 from neptune.verify.exact import ExactReport

@@ -4,8 +4,8 @@
 
 Each probe keeps one part of the GPU busy (`neptune.autotune.probes`) and says how much it does; the rate follows from
 its time, per processor and cycle by the cycles that its programs have counted. A probe whose samples are far apart says
-that somebody else uses the GPU: then nothing is concluded. Constants are kept by `neptune.tune.calibrated`. The time of
-a launch is measured and shown, and not used: the model's constants for it cover more than an empty kernel has.
+that somebody else uses the GPU: then nothing is concluded. Constants are kept by `neptune.tune.model.calibrated`. The
+time of a launch is measured and shown, and not used: the model's constants for it cover more than an empty kernel has.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from neptune.errors import TargetError
-from neptune.tune.calibrated import Constants
+from neptune.tune.model.calibrated import Constants
 
 STEADY = 1.1
 """By how much the upper quartile of a probe's samples may exceed the lower one."""

@@ -34,10 +34,10 @@ import numpy as np
 
 from neptune.autotune.space import Form, Trial
 from neptune.base.choice import Choice
-from neptune.tune.columns import Points, columns_of
 from neptune.tune.features import features
-from neptune.tune.machine import Machine
-from neptune.tune.numbers import Array
+from neptune.tune.model.columns import Points, columns_of
+from neptune.tune.model.machine import Machine
+from neptune.tune.model.numbers import Array
 from neptune.tune.params import space_of
 from neptune.tune.rank import model_of
 

@@ -28,7 +28,7 @@ from neptune.errors import NeptuneError
 from neptune.ir.program import Program
 from neptune.kernel import Kernel
 from neptune.runtime import saved
-from neptune.runtime.worker import Json, Worker
+from neptune.runtime.processes.worker import Json, Worker
 
 MODULE = "neptune.autotune.worker"
 LIMIT = 60.0

@@ -13,7 +13,7 @@ from neptune.autotune.calibrate import SPENT, Probe, Reading, of_processors
 from neptune.errors import TargetError
 from neptune.ir.dtypes import FLOAT8
 from neptune.runtime.bench import graph_of
-from neptune.runtime.launch import gpu_target
+from neptune.runtime.launching.launch import gpu_target
 
 LEAST = 80
 """The first compute capability whose matrix unit takes the products that are measured."""

@@ -18,8 +18,8 @@ from neptune.ir.dtypes import is_float
 from neptune.ir.evaluate.floats import Float64, Rounded
 from neptune.ir.evaluate.program import evaluate
 from neptune.ir.program import Buffer, Program, Scalar
-from neptune.runtime.arguments import Signature
 from neptune.runtime.bench import drawn, poisoned
+from neptune.runtime.calls.arguments import Signature
 from neptune.tune.points import repeated
 from neptune.verify.numerics import Errors, allowance, rel_error
 

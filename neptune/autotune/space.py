@@ -18,7 +18,7 @@ import numpy as np
 from neptune.base.choice import Choice
 from neptune.errors import NeptuneError
 from neptune.forms import FORMS, Space
-from neptune.ir.forms import cheaper
+from neptune.ir.analysis.forms import cheaper
 from neptune.ir.integers import evaluate_size
 from neptune.ir.program import Program
 from neptune.kernel import Kernel
@@ -26,8 +26,8 @@ from neptune.runtime.modules import covers
 from neptune.runtime.parts import LARGEST
 from neptune.tile.ir import TileProgram
 from neptune.tune.choose import AUTOMATIC, AnyTemplate, lowered, lowered_or_why
-from neptune.tune.columns import Points
-from neptune.tune.machine import Machine
+from neptune.tune.model.columns import Points
+from neptune.tune.model.machine import Machine
 from neptune.tune.params import space_of
 from neptune.tune.parts import parts_of
 from neptune.tune.rank import model_of, predictions, worth_trying

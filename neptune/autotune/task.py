@@ -26,9 +26,9 @@ from neptune.forms import forms_of as other_forms
 from neptune.ir.program import Program
 from neptune.kernel import Kernel
 from neptune.kernel.variants import Variant
-from neptune.runtime.launch import Target, gpu_target, parse_target
+from neptune.runtime.launching.launch import Target, gpu_target, parse_target
 from neptune.tune.choose import AnyTemplate, shipped_templates
-from neptune.tune.machine import Machine
+from neptune.tune.model.machine import Machine
 from neptune.tune.params import checked_params, space_of
 from neptune.tune.subject import tiles_of
 

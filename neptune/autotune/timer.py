@@ -16,8 +16,8 @@ import torch
 from neptune.kernel import Kernel
 from neptune.runtime.bench import LEAST, MOST, Call, GpuCalls, captured
 from neptune.runtime.executable import warm_up
-from neptune.runtime.launch import gpu_target
-from neptune.tune.machine import machine_of
+from neptune.runtime.launching.launch import gpu_target
+from neptune.tune.model.machine import machine_of
 
 GPU = "neptune.autotune.timer:GpuTimer"
 CLOCKS = {"sm": "clocks.sm", "memory": "clocks.mem"}

@@ -28,13 +28,13 @@ import torch
 from neptune.autotune.reference import Unfused, differs, grown, small, smaller, trusted
 from neptune.autotune.timer import Timer, made
 from neptune.driver.forms import with_verdict
-from neptune.ir.parser import parse_program
+from neptune.ir.text.parser import parse_program
 from neptune.kernel import Kernel
-from neptune.runtime import launch
 from neptune.runtime.artifact import Packed, unpack
 from neptune.runtime.bench import drawn, poisoned
 from neptune.runtime.executable import Executable
-from neptune.runtime.worker import Json, first_line, serve_alone
+from neptune.runtime.launching import launch
+from neptune.runtime.processes.worker import Json, first_line, serve_alone
 from neptune.verify.numerics import Errors
 
 SHARE = 2

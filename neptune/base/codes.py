@@ -274,7 +274,7 @@ FUSIONS = (
         "F001",
         "No repair is proved for a reduction in this loop",
         "Write it so that what changes in the loop is a factor or is subtracted in exp, or fuse at an outer loop.",
-        ("fusion.repair",),
+        ("fusion.repairs.repair",),
     ),
     Kind(
         "F002",
@@ -286,7 +286,7 @@ FUSIONS = (
         "F003",
         "A fusion does not fit where it is asked for",
         "Choose another loop, or fuse before stages are partitioned, guarded or moved.",
-        ("fusion.plan", "fusion.place", "fusion.rolling_update", "fusion.running"),
+        ("fusion.rewriting.plan", "fusion.rewriting.place", "fusion.rolling_update", "fusion.rewriting.running"),
     ),
     Kind(
         "F004",
@@ -326,7 +326,7 @@ CALLS = (
         "kernel.inputs, then kernel.scalars: first tensors, then the sizes and scalars that no shape gives.",
         ("count",),
     ),
-    Kind("C002", "An argument is no dense tensor in memory", "A plain torch.Tensor.", ("runtime.arguments",)),
+    Kind("C002", "An argument is no dense tensor in memory", "A plain torch.Tensor.", ("runtime.calls.arguments",)),
     Kind("C003", "An argument requires a gradient", "Call under torch.no_grad(), or detach it.", ("gradient",)),
     Kind(
         "C004",
@@ -357,7 +357,7 @@ CALLS = (
         "C012",
         "workspace= does not fit",
         "torch.empty(kernel.workspace(…), dtype=torch.uint8, device=…).",
-        ("runtime.workspace",),
+        ("runtime.calls.workspace",),
     ),
     Kind(
         "C013",
@@ -375,13 +375,13 @@ CALLS = (
         "C015",
         "A loop of the schedule is too long for these sizes",
         "A schedule that does not fuse these loops.",
-        ("runtime.products",),
+        ("runtime.calls.products",),
     ),
     Kind(
         "C016",
         "An index leads out of a tensor",
         "Indices from 0 to the size of the dimension less 1.",
-        ("runtime.indices", "runtime.empty", "graph.launch"),
+        ("runtime.calls.indices", "runtime.calls.empty", "graph.launch"),
     ),
     Kind("C017", "launcher= is no function of a kernel", "torch.library.wrap_triton.", ("runtime.executable",)),
     Kind(
@@ -421,7 +421,7 @@ TARGETS = (
         "T001",
         "There is no such target",
         '"cuda", "cuda:90", "hip:gfx942", "llvm" or "interpret".',
-        ("runtime.launch", "codegen.compile"),
+        ("runtime.launching.launch", "codegen.compile"),
     ),
     Kind(
         "T002",
@@ -430,7 +430,9 @@ TARGETS = (
         ("no_gpu", "autotune"),
     ),
     Kind("T003", "A package that this needs is missing", f"{INSTALL_TE} for TVM.", ("package",)),
-    Kind("T004", "The target does not have a dtype", "Another dtype, or a later GPU.", ("runtime.capability",)),
+    Kind(
+        "T004", "The target does not have a dtype", "Another dtype, or a later GPU.", ("runtime.launching.capability",)
+    ),
     Kind("T005", "Triton does not compile a kernel", "Other tile sizes, num_warps or num_stages.", ("triton",)),
     Kind(
         "T006",

@@ -6,8 +6,8 @@ from typing import Any
 
 from neptune import config
 from neptune.autotune.calibrate import Gpu, calibrate
-from neptune.tune.calibrated import MATRIX, OF_UNKNOWN, RATES, far, keep, taken
-from neptune.tune.machine import machine_of, named
+from neptune.tune.model.calibrated import MATRIX, OF_UNKNOWN, RATES, far, keep, taken
+from neptune.tune.model.machine import machine_of, named
 
 UNITS = {"clock": "GHz", "memory": "GB/s", "port": "bytes a cycle", "special": "a cycle"}
 

@@ -188,7 +188,7 @@ def _attempt(subject: str, act: Callable[[], str], remedy: str) -> Finding:
 def _tiny(target: str) -> Any:
     """A kernel that doubles a vector."""
     from neptune.driver.pipeline import compile
-    from neptune.ir.parser import parse_program
+    from neptune.ir.text.parser import parse_program
 
     lines = ["program double", "  in x: f32[n]", "  out y: f32[n]", "  scalar n: i32 lo 1"]
     lines += ["body:", "  for i in [0, n):", "    y: y[i] = x[i] + x[i]"]
@@ -219,7 +219,7 @@ def _compile(target: str) -> str:
 def _gpu() -> Finding:
     import torch
 
-    from neptune.runtime.launch import gpu_target
+    from neptune.runtime.launching.launch import gpu_target
 
     present = gpu_target()
     if present is None:

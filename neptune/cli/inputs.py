@@ -64,7 +64,7 @@ def template(text: str | None) -> Any:
 def checked_target(text: str | None) -> str | None:
     """A target that there is; None, too, stands for the default."""
     if text is not None:
-        from neptune.runtime.launch import parse_target
+        from neptune.runtime.launching.launch import parse_target
 
         parse_target(text)
     return text

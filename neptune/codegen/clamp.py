@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from neptune.ir.affine import Scope, always, as_nonnegative, scope_of
 from neptune.ir.expr import Expr, Load, binary, cast, conjuncts, loads, logical_and, rewrite, variables
+from neptune.ir.indices.affine import Scope, always, as_nonnegative, scope_of
 from neptune.ir.program import For, If, Program, Stage, Stmt, map_action, sub_stmts, with_stmts
 
 

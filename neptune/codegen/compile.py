@@ -15,8 +15,8 @@ from neptune.base.boundary import public
 from neptune.codegen.triton import kernel_texts
 from neptune.codegen.triton_kernel import KernelText
 from neptune.errors import InternalError, TargetError, unless_refused
-from neptune.runtime.addressing import KernelParameters, extent_of
-from neptune.runtime.worker import Json, Worker
+from neptune.runtime.calls.addressing import KernelParameters, extent_of
+from neptune.runtime.processes.worker import Json, Worker
 from neptune.tile.ir import TileProgram
 
 TYPES = {

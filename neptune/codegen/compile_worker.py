@@ -8,8 +8,8 @@ import io
 import re
 from typing import Any
 
-from neptune.runtime.source import load_source
-from neptune.runtime.worker import Json, serve
+from neptune.runtime.processes.source import load_source
+from neptune.runtime.processes.worker import Json, serve
 
 
 class _Driver:

@@ -25,13 +25,12 @@ from neptune.codegen.clamp import clamped
 from neptune.codegen.tvm_values import carrier
 from neptune.codegen.tvmscript import print_tvmscript
 from neptune.errors import FusionError, InternalError, ShapeError, TargetError
-from neptune.ir.affine import poly, scope_of, to_expr
 from neptune.ir.decompose import decompose
 from neptune.ir.dtypes import FLOAT8, is_float
 from neptune.ir.expr import Expr, Var, redirected, variables
-from neptune.ir.extremes import Extremes
+from neptune.ir.indices.affine import poly, scope_of, to_expr
+from neptune.ir.indices.extremes import Extremes
 from neptune.ir.integers import evaluate_size
-from neptune.ir.printer import print_expr
 from neptune.ir.program import (
     Alloc,
     Buffer,
@@ -45,9 +44,10 @@ from neptune.ir.program import (
     sub_stmts,
     with_stmts,
 )
-from neptune.runtime.launch import NONE, Launch, Scalars, Temporaries
+from neptune.ir.text.printer import print_expr
+from neptune.runtime.launching.launch import NONE, Launch, Scalars, Temporaries
+from neptune.runtime.launching.plans import Plan
 from neptune.runtime.modules import Modules
-from neptune.runtime.plans import Plan
 
 # torch dtypes that DLPack or TVM would not take as they are, and the bits they are passed as.
 _PASSED_AS = {torch.bfloat16: torch.uint16, torch.bool: torch.uint8}
@@ -401,7 +401,7 @@ LOG = logging.getLogger("neptune.runtime")
 
 
 def on_llvm(fused: Program, modules: Modules) -> Launch:
-    """The launch of a program in its executable form, for `neptune.runtime.launch.LAUNCHERS`."""
+    """The launch of a program in its executable form, for `neptune.runtime.launching.launch.LAUNCHERS`."""
     start = time.perf_counter()
     kernel = compile_llvm(fused)
     LOG.info("`%s` compiled by LLVM, %.0f ms", fused.name, 1e3 * (time.perf_counter() - start))

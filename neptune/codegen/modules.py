@@ -21,10 +21,10 @@ from neptune.codegen.compile import parameters_of
 from neptune.codegen.triton import kernel_texts, module_text
 from neptune.codegen.triton_kernel import KernelText
 from neptune.ir.integers import Span
-from neptune.ir.printer import print_stage
 from neptune.ir.program import Program, stages
-from neptune.runtime.addressing import LOADS, Addressing
+from neptune.ir.text.printer import print_stage
 from neptune.runtime.artifact import sha256
+from neptune.runtime.calls.addressing import LOADS, Addressing
 from neptune.tile.ir import TileProgram
 from neptune.versions import versions
 

@@ -22,7 +22,6 @@ from collections.abc import Set
 from dataclasses import replace
 from functools import partial, reduce
 
-from neptune.ir.affine import linear, number, poly, to_expr
 from neptune.ir.expr import (
     Const,
     Expr,
@@ -42,6 +41,7 @@ from neptune.ir.expr import (
     substitute,
     variables,
 )
+from neptune.ir.indices.affine import linear, number, poly, to_expr
 from neptune.ir.names import fresh_name
 from neptune.ir.program import (
     Alloc,

@@ -18,7 +18,7 @@ from types import MappingProxyType
 from neptune.codegen.triton_kernel import KernelText, write_kernel
 from neptune.codegen.triton_launch import write_launch
 from neptune.codegen.triton_text import HELPERS, LIBDEVICE
-from neptune.runtime.addressing import LOADS
+from neptune.runtime.calls.addressing import LOADS
 from neptune.tile.ir import TileProgram
 
 NO_DEFAULTS: Mapping[str, int] = MappingProxyType({})
@@ -45,7 +45,7 @@ def generate(
 
     `header` becomes the module's docstring. With `loads="descriptor"`, loads and stores that are boxes go
     through host tensor descriptors. `int64_offsets` is for tensors with strides so large that a tile spans 2**31
-    elements. What each form asks of tensors is in `neptune.runtime.addressing`.
+    elements. What each form asks of tensors is in `neptune.runtime.calls.addressing`.
 
     >>> print(generate(TileProgram("nothing", (), (), (), (), (), ())).splitlines()[0])
     \"\"\"Triton kernels of `nothing`.\"\"\"

@@ -35,9 +35,9 @@ from neptune.codegen.triton_text import (
     literal,
 )
 from neptune.errors import InternalError
+from neptune.ir.analysis.facts import Known, of_dtype, range_of
 from neptune.ir.dtypes import BITS, FLOAT8, INFINITE, NAN, is_float
 from neptune.ir.expr import Cast, Const, Expr, Load, Op, Select, Var, loads
-from neptune.ir.facts import Known, of_dtype, range_of
 from neptune.ir.ops import LIBM, SIGNS, Range
 
 MATH = {

@@ -8,9 +8,9 @@ from neptune.codegen.triton_expr import HostPrinter
 from neptune.codegen.triton_kernel import KernelText, Parameter, grid_letters
 from neptune.codegen.triton_text import MUL, WIDTH, wrap
 from neptune.ir.expr import Expr, Var, variables
-from neptune.ir.printer import print_expr
 from neptune.ir.program import Tunable
-from neptune.runtime.recording import LAUNCHER
+from neptune.ir.text.printer import print_expr
+from neptune.runtime.launching.recording import LAUNCHER
 from neptune.tile.ir import TileKernel, TileProgram
 
 HOST = HostPrinter(str)

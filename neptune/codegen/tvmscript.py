@@ -25,12 +25,12 @@ from neptune.codegen.tvm_values import Values, carrier, float_literal, storage
 from neptune.errors import InternalError
 from neptune.ir.dtypes import FLOAT8, holds, is_float, is_int
 from neptune.ir.expr import OPS, Cast, Const, Expr, Load, Op, Select, Var, cast, walk
+from neptune.ir.indices.widths import ARITHMETIC, interval, is_data
 from neptune.ir.nodes import children
 from neptune.ir.ops import LIBM
-from neptune.ir.printer import print_stage
 from neptune.ir.program import Alloc, Buffer, For, If, Program, Seq, Stage, Stmt, Store, Update
 from neptune.ir.reducers import REDUCERS
-from neptune.ir.widths import ARITHMETIC, interval, is_data
+from neptune.ir.text.printer import print_stage
 
 _CONSTANTS = {"log2e": math.log2(math.e), "ln2": math.log(2.0)}
 # TVM's own tanh cancels near 0 (relative error 1e-3 at 1e-5): the C library's is called instead.

@@ -20,15 +20,15 @@ from neptune.fusion.schedule import Schedule
 from neptune.ir.program import Program
 from neptune.report.snapshots import Snapshot
 from neptune.runtime.artifact import WIDER, Artifact
-from neptune.runtime.launch import Target
+from neptune.runtime.launching.launch import Target
 from neptune.runtime.parts import Parts
 from neptune.schedule.state import Decision
 from neptune.tile.ir import TileProgram
 from neptune.tile.printer import declarations
 from neptune.tune.chooser import counts_of
 from neptune.tune.defaults import defaults
-from neptune.tune.facts import read_facts
 from neptune.tune.family import Family
+from neptune.tune.model.facts import read_facts
 from neptune.tune.outlook import Rival, of_family, of_ranking
 from neptune.tune.parts import invariant, parts_of, repeatable
 from neptune.tune.subject import Subject, looked_at

@@ -16,7 +16,7 @@ from neptune.driver.stages import Attempt, Differs, Failed, Lowered, Prepared, U
 from neptune.errors import FusionError, InternalError, NeptuneError
 from neptune.report.dump import dump_failure
 from neptune.report.snapshots import Snapshot
-from neptune.runtime.launch import Target
+from neptune.runtime.launching.launch import Target
 from neptune.schedule.state import Decision
 
 

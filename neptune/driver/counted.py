@@ -18,9 +18,9 @@ from neptune.forms import FORMS, Form, Source, Wanted
 from neptune.runtime.artifact import Artifact
 from neptune.schedule.state import Decision
 from neptune.tile.ir import TileProgram
-from neptune.tune.columns import Points
 from neptune.tune.gains import Asked
-from neptune.tune.machine import Machine
+from neptune.tune.model.columns import Points
+from neptune.tune.model.machine import Machine
 from neptune.tune.rank import model_of, predictions
 from neptune.tune.subject import tiles_of
 

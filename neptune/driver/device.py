@@ -10,9 +10,9 @@ import torch
 from neptune import config
 from neptune.base.boundary import frames_of_package
 from neptune.errors import NeptunePerformanceWarning
-from neptune.runtime.launch import Target, gpu_target
-from neptune.tune.calibrated import kept, with_measured
-from neptune.tune.machine import DEFAULT, Machine, machine_of, named
+from neptune.runtime.launching.launch import Target, gpu_target
+from neptune.tune.model.calibrated import kept, with_measured
+from neptune.tune.model.machine import DEFAULT, Machine, machine_of, named
 
 
 def machine_for(target: Target) -> Machine:

@@ -24,24 +24,24 @@ from typing import TYPE_CHECKING, Any
 
 from neptune.base import logs
 from neptune.driver.device import machine_for
+from neptune.ir.analysis.forms import FORMS, Taken, short
+from neptune.ir.analysis.perturb import ABSOLUTE
 from neptune.ir.dtypes import FLOAT8
 from neptune.ir.expr import Expr, Load, rewrite
-from neptune.ir.forms import FORMS, Taken, short
-from neptune.ir.perturb import ABSOLUTE
-from neptune.ir.printer import print_buffer
 from neptune.ir.program import Program, map_exprs, updates
+from neptune.ir.text.printer import print_buffer
 from neptune.report.explain import RECORDS
-from neptune.runtime.arguments import free_scalars
 from neptune.runtime.artifact import AT, PREDICTION, WARNINGS, Artifact
+from neptune.runtime.calls.arguments import free_scalars
 from neptune.runtime.facts import Facts
 from neptune.runtime.family import FAMILY, SHARED, conditions, shares, tree_json
-from neptune.runtime.launch import parse_target
+from neptune.runtime.launching.launch import parse_target
 from neptune.schedule.state import Decision
 from neptune.tile.ir import TileProgram
 from neptune.tile.registers import dots
-from neptune.tune.advice import advice
 from neptune.tune.defaults import least_tiles
 from neptune.tune.outlook import Rival, outlook
+from neptune.tune.slow.advice import advice
 from neptune.tune.subject import Subject, subject_of
 from neptune.verify.exact import ExactReport, exact_report
 
@@ -247,7 +247,7 @@ def _to(name: str) -> str:
 
 
 def short_functions(program: Program) -> tuple[Taken, ...]:
-    """The stages whose functions may be single instructions on sm_90 (`neptune.ir.forms.short`).
+    """The stages whose functions may be single instructions on sm_90 (`neptune.ir.analysis.forms.short`).
 
     The maximum that a softmax takes off cancels: where the results do not depend on it, as an exact check of the
     program with another one says, its error does not count. Several that each cancel need not do so together.

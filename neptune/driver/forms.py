@@ -10,7 +10,7 @@ from neptune.errors import TargetError, Unsupported
 from neptune.forms import AUTO, FORMS, TRITON, Form, Made, Source, Wanted, forms_of
 from neptune.kernel import Kernel
 from neptune.runtime.artifact import AT, Artifact
-from neptune.runtime.launch import Target, gpu_target
+from neptune.runtime.launching.launch import Target, gpu_target
 
 DECIDES = "decides"
 """What is said of a form by which a template was chosen."""

@@ -13,10 +13,10 @@ from neptune.base.codes import INSTALL_TE
 from neptune.errors import ExpressionError
 from neptune.frontend.assemble import Tensor, build
 from neptune.ir.expr import Cast, Const, Load, Op, Select, Var
+from neptune.ir.indices.widths import settled
 from neptune.ir.names import with_usable_names
-from neptune.ir.printer import print_expr
 from neptune.ir.program import Program
-from neptune.ir.widths import settled
+from neptune.ir.text.printer import print_expr
 
 EXPRESSIONS = ("a neptune.Program", "tensors of neptune.frontend.builder", "a te.Tensor or PrimFunc (with TVM)")
 """What `compile` takes."""

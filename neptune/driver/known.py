@@ -28,8 +28,8 @@ from neptune.ir.program import Program
 from neptune.records.believe import OTHER_VERSIONS, made_with
 from neptune.records.record import Failure, Record, keys_of
 from neptune.records.store import Store
-from neptune.tune.machine import Machine
 from neptune.tune.measured import BELIEVED, Sample
+from neptune.tune.model.machine import Machine
 from neptune.versions import versions
 
 MOST = 64

@@ -19,15 +19,15 @@ from neptune.driver.stages import Attempt, Differs, Fused, Lowered, Prepared, Un
 from neptune.errors import ExpressionError, InternalError, Unsupported
 from neptune.forms import AUTO, TRITON, Form, Made, Source, Wanted
 from neptune.fusion.schedule import Schedule
+from neptune.ir.analysis.forms import cheaper
 from neptune.ir.check import check_reads
 from neptune.ir.evaluate.domains import EvaluationError
-from neptune.ir.forms import cheaper
-from neptune.ir.printer import print_expr
+from neptune.ir.indices.widths import sizes_of, unfit, wider
 from neptune.ir.program import Program
+from neptune.ir.text.printer import print_expr
 from neptune.ir.verify import verify
-from neptune.ir.widths import sizes_of, unfit, wider
 from neptune.report.snapshots import Snapshot, schedule_forms
-from neptune.runtime.addressing import LOADS
+from neptune.runtime.calls.addressing import LOADS
 from neptune.schedule.state import Decision
 from neptune.schedule.template import Rewriting
 from neptune.tile.arrange import arrange, started

@@ -25,9 +25,9 @@ from neptune.forms import AUTO, FORMS
 from neptune.ir.program import Program
 from neptune.kernel import Kernel
 from neptune.runtime.artifact import AT
-from neptune.runtime.capability import check_dtypes
 from neptune.runtime.family import SHARED
-from neptune.runtime.launch import Target, default_target, gpu_target, parse_target
+from neptune.runtime.launching.capability import check_dtypes
+from neptune.runtime.launching.launch import Target, default_target, gpu_target, parse_target
 from neptune.tune.params import checked_params, checked_sizes
 
 if TYPE_CHECKING:

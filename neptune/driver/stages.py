@@ -18,14 +18,14 @@ from neptune.config import Config
 from neptune.driver.cache import Request
 from neptune.forms import Form, Made, forms_of
 from neptune.ir.program import Program
-from neptune.runtime.launch import Target
+from neptune.runtime.launching.launch import Target
 from neptune.schedule.state import Decision
 from neptune.tile.ir import TileProgram
 from neptune.tile.pipeline import Lowering
 from neptune.tune.choose import Scheduled
 from neptune.tune.family import Wishes
 from neptune.tune.invariance import reduced_sizes
-from neptune.tune.machine import Machine
+from neptune.tune.model.machine import Machine
 from neptune.tune.params import resolve_params
 from neptune.verify.draws import Shared
 from neptune.verify.exact import ExactReport

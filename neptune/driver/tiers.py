@@ -25,14 +25,14 @@ from neptune import config
 from neptune.driver.pipeline import compile, kept, kernel_or_why
 from neptune.errors import NeptuneError, unless_refused
 from neptune.forms import TRITON
-from neptune.ir.parser import parse_program
-from neptune.ir.printer import print_program
 from neptune.ir.program import Program
+from neptune.ir.text.parser import parse_program
+from neptune.ir.text.printer import print_program
 from neptune.kernel import Kernel
 from neptune.runtime.executable import warm_up
 from neptune.runtime.family import Standby
-from neptune.runtime.launch import parse_target
-from neptune.runtime.worker import Json, Worker, serve_alone
+from neptune.runtime.launching.launch import parse_target
+from neptune.runtime.processes.worker import Json, Worker, serve_alone
 from neptune.tune.points import class_sizes
 
 IDLE = 15.0

@@ -17,10 +17,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
 from neptune.errors import Unsupported
-from neptune.tune.machine import DEFAULT, Machine
+from neptune.tune.model.machine import DEFAULT, Machine
 
 if TYPE_CHECKING:
-    from neptune.ir.forms import Taken
+    from neptune.ir.analysis.forms import Taken
     from neptune.runtime.executable import Executable
     from neptune.runtime.forms import FormData
     from neptune.tile.ir import TileProgram

@@ -23,9 +23,9 @@ from neptune.base.boundary import public
 from neptune.errors import ExpressionError
 from neptune.ir.dtypes import is_int
 from neptune.ir.expr import Const, Expr, ExprLike, Load, Op, Var, as_expr, loads, rewrite, walk
-from neptune.ir.printer import print_expr
+from neptune.ir.indices.widths import settled
 from neptune.ir.program import ZERO, Buffer, For, Program, Scalar, Stage, Stmt, Store, Update, seq
-from neptune.ir.widths import settled
+from neptune.ir.text.printer import print_expr
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -67,9 +67,9 @@ from neptune.frontend.reductions import all, any, argmax, argmin, bitor, bitxor,
 from neptune.ir import expr as ir
 from neptune.ir.dtypes import DTYPES, is_int
 from neptune.ir.expr import Const, Expr, ExprLike, Var, ceildiv, eq, maximum, minimum, ne
-from neptune.ir.printer import print_expr
 from neptune.ir.program import ZERO
 from neptune.ir.reducers import REDUCERS
+from neptune.ir.text.printer import print_expr
 
 __all__ = [
     "Axis",

@@ -17,9 +17,9 @@ from neptune.errors import ExpressionError
 from neptune.frontend.assemble import Axis, TupleReduction
 from neptune.ir.dtypes import is_float
 from neptune.ir.expr import Cast, Const, Expr, Load, Op, Select, Var, binary, select
-from neptune.ir.printer import print_expr
 from neptune.ir.program import ZERO
 from neptune.ir.reducers import MAX_K, REDUCERS
+from neptune.ir.text.printer import print_expr
 
 
 def checked_axes(request: str, axis: object, hint: str | None = None) -> tuple[Axis, ...]:

@@ -10,7 +10,7 @@ from neptune.frontend.assemble import Fold
 from neptune.ir import expr as ir
 from neptune.ir.dtypes import DTYPES, is_float
 from neptune.ir.expr import Expr, ExprLike
-from neptune.ir.printer import print_expr
+from neptune.ir.text.printer import print_expr
 
 CAST_HINT = "cast one side with .astype(dtype)"
 EQ_HINT = "compare expressions with eq(a, b) or ne(a, b): == compares their structure"

@@ -11,8 +11,8 @@ from neptune.frontend.choices import checked_axes, choice, exponentials, top_row
 from neptune.frontend.functions import CAST_HINT, as_value, checked_predicate
 from neptune.ir import expr as ir
 from neptune.ir.expr import ExprLike
-from neptune.ir.printer import print_expr
 from neptune.ir.reducers import REDUCERS
+from neptune.ir.text.printer import print_expr
 
 
 def reduction(

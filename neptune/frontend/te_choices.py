@@ -22,11 +22,11 @@ from tvm import tirx
 from neptune.frontend.assemble import Axis, TupleReduction
 from neptune.frontend.choices import position
 from neptune.frontend.tvm_expr import Scope
-from neptune.ir.affine import poly
 from neptune.ir.dtypes import DTYPES, is_float
 from neptune.ir.expr import TRUE, Cast, Const, Expr, select
-from neptune.ir.printer import print_expr
+from neptune.ir.indices.affine import poly
 from neptune.ir.reducers import REDUCERS
+from neptune.ir.text.printer import print_expr
 
 _COMPARE = {
     tirx.LT: lambda a, b: a < b,

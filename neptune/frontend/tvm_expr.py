@@ -18,12 +18,12 @@ from tvm import tirx
 
 from neptune.errors import ExpressionError
 from neptune.frontend.assemble import Axis, Tensor, unique
+from neptune.ir.analysis.facts import range_of
 from neptune.ir.dtypes import DTYPES, is_float, is_int
 from neptune.ir.expr import Const, Expr, Op, Var, binary, bitwise, cast, invert, is_nan, op, select
-from neptune.ir.facts import range_of
 from neptune.ir.ops import LIBM, Range
-from neptune.ir.printer import print_expr
 from neptune.ir.reducers import BY_OP
+from neptune.ir.text.printer import print_expr
 
 T = TypeVar("T")
 _BINARY = {

@@ -32,8 +32,8 @@ from neptune.frontend.te_choices import folded_choice, split_update
 from neptune.frontend.tvm_blocks import REDUCE, SPATIAL, TAKEN, Blocks, Level, Nest, same
 from neptune.frontend.tvm_expr import COMBINERS, Scope, known_dtype
 from neptune.ir.expr import Const, Expr, binary, rewrite, walk
-from neptune.ir.printer import print_expr
 from neptune.ir.program import ZERO, Program
+from neptune.ir.text.printer import print_expr
 
 
 @public

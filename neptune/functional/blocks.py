@@ -42,7 +42,7 @@ from neptune.functional.softmax_attention import of_scores
 from neptune.functional.tensors import lengths_of, refuse, shape_of
 from neptune.ir.expr import Const, Expr, Var, loads, variables
 from neptune.runtime.custom_op import UNTYPED
-from neptune.runtime.launch import capturing
+from neptune.runtime.launching.launch import capturing
 from neptune.runtime.transforms import is_recorded
 
 Tensor = torch.Tensor

@@ -20,12 +20,12 @@ from neptune.base import logs
 from neptune.base.boundary import frames_of_package
 from neptune.base.locks import Lock
 from neptune.errors import NeptunePerformanceWarning
-from neptune.ir.printer import print_program
 from neptune.ir.program import Program
+from neptune.ir.text.printer import print_program
 from neptune.kernel import Kernel
-from neptune.runtime.arguments import Signature
+from neptune.runtime.calls.arguments import Signature
 from neptune.runtime.custom_op import fake_results
-from neptune.runtime.devices import chosen_on
+from neptune.runtime.launching.devices import chosen_on
 
 LOG = logging.getLogger("neptune.recompiles")
 Options = tuple[tuple[str, Any], ...]

@@ -36,7 +36,7 @@ from neptune.functional.operators import MIXED, PLAIN
 from neptune.functional.translate import ASKS, INSTEAD, WRITES, Translation, decompositions
 from neptune.ir.expr import Expr, Var
 from neptune.ir.names import fits
-from neptune.ir.printer import print_expr
+from neptune.ir.text.printer import print_expr
 from neptune.runtime.transforms import derivative_of, takes_tangents
 from neptune.torch_ops.scalars import as_dtype, name_of
 

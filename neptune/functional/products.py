@@ -13,7 +13,7 @@ from neptune.ir.program import Program
 from neptune.ops import cross_entropy
 from neptune.ops import linear as linears
 from neptune.ops.quantise import HIGHEST, quantise_matmul
-from neptune.runtime.indices import may_look
+from neptune.runtime.calls.indices import may_look
 
 Tensor = torch.Tensor
 REDUCTIONS = ("mean", "sum", "none")

@@ -3,7 +3,7 @@ a read of one.
 
 Integers have torch's widths: indices are int64 there, and what leaves a dtype wraps around.
 
-q_idx * 30000000                      as if int64: exact, in whatever dtype has room (`neptune.ir.widths`)
+q_idx * 30000000                      as if int64: exact, in whatever dtype has room (`neptune.ir.indices.widths`)
 starts[q_idx] + 2, starts int32       int32: computed in int64 and cut off, of which no proof is made
 """
 
@@ -23,7 +23,7 @@ from neptune.functional import arrays
 from neptune.functional.arrays import Array, Dim
 from neptune.ir.dtypes import holds, is_int
 from neptune.ir.expr import Cast, Const, Expr, Op, cast
-from neptune.ir.widths import NEARLY_ALL, Interval, Known, interval, is_data, opaque, widened
+from neptune.ir.indices.widths import NEARLY_ALL, Interval, Known, interval, is_data, opaque, widened
 from neptune.torch_ops.scalars import SHORT, as_dtype, as_torch, bounded, computed, promoted, wrapped
 from neptune.torch_ops.table import TABLE, overloads
 

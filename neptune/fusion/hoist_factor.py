@@ -21,19 +21,29 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from neptune.errors import FusionError, ScheduleError
-from neptune.fusion.factor import Splitter, product
-from neptune.fusion.obligations import prove
-from neptune.fusion.plan import count, never_empty
 from neptune.fusion.prove import Unproved
-from neptune.fusion.range import owed
-from neptune.fusion.roles import Evidence, ObligationRecord, Predecessor, Query, Repair, Roles, Slot, slot, times
+from neptune.fusion.repairs.factor import Splitter, product
+from neptune.fusion.repairs.obligations import prove
+from neptune.fusion.repairs.range import owed
+from neptune.fusion.repairs.roles import (
+    Evidence,
+    ObligationRecord,
+    Predecessor,
+    Query,
+    Repair,
+    Roles,
+    Slot,
+    slot,
+    times,
+)
+from neptune.fusion.repairs.symbols import numbered, pretty
+from neptune.fusion.rewriting.plan import count, never_empty
 from neptune.fusion.rolling_update import assumed, details
-from neptune.fusion.symbols import numbered, pretty
 from neptune.ir.contraction import factors, grouped
 from neptune.ir.dtypes import DTYPES, is_float
 from neptune.ir.expr import Cast, Const, Expr, Load, Op, Var, loads, rewrite, substitute, variables, walk
-from neptune.ir.printer import print_expr
 from neptune.ir.program import Buffer, Made, Store, seq, stages, writes
+from neptune.ir.text.printer import print_expr
 from neptune.schedule.definition import Definition, MapDef, ReductionDef, define
 from neptune.schedule.primitives.buffers import own_nest
 from neptune.schedule.primitives.inline import inline_loads, inlined_stores

@@ -14,9 +14,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from neptune.errors import ScheduleError
-from neptune.ir.affine import simplify
 from neptune.ir.expr import Load, Var, binary, conjuncts, logical_and, variables
-from neptune.ir.printer import print_stage
+from neptune.ir.indices.affine import simplify
 from neptune.ir.program import (
     Buffer,
     For,
@@ -33,6 +32,7 @@ from neptune.ir.program import (
     wrap,
 )
 from neptune.ir.reducers import REDUCERS
+from neptune.ir.text.printer import print_stage
 from neptune.schedule.state import Loop, State, check_whole, fresh_name, names_in_use, replace_node
 
 

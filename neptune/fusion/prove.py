@@ -19,14 +19,14 @@ from fractions import Fraction
 from functools import lru_cache, reduce
 from typing import Any, TypeVar
 
-from neptune.fusion.roles import ObligationRecord, Roles
+from neptune.fusion.repairs.roles import ObligationRecord, Roles
+from neptune.ir.analysis.facts import Known, folded, range_of, times
+from neptune.ir.analysis.fold import fold
 from neptune.ir.dtypes import is_float
 from neptune.ir.expr import Cast, Const, Expr, Load, Op, Select, Var, args_of, binary, cast, conjuncts, rewrite, walk
-from neptune.ir.facts import Known, folded, range_of, times
-from neptune.ir.fold import fold
 from neptune.ir.ops import ANY, Range
-from neptune.ir.printer import print_expr
 from neptune.ir.reducers import REDUCERS
+from neptune.ir.text.printer import print_expr
 
 # --- signs and sizes ---------------------------------------------------------------------------
 

@@ -22,17 +22,17 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from neptune.errors import FusionError
-from neptune.fusion.bring_in import sweep
-from neptune.fusion.monotone import shown
-from neptune.fusion.plan import Plan, plan
-from neptune.fusion.roles import Query, Repair, scale_of, slot
-from neptune.fusion.starts import left_finite
-from neptune.fusion.write import write
+from neptune.fusion.repairs.monotone import shown
+from neptune.fusion.repairs.roles import Query, Repair, scale_of, slot
+from neptune.fusion.repairs.starts import left_finite
+from neptune.fusion.rewriting.bring_in import sweep
+from neptune.fusion.rewriting.plan import Plan, plan
+from neptune.fusion.rewriting.write import write
 from neptune.ir.dtypes import is_float
 from neptune.ir.expr import Expr, Select, children, loads, variables, walk
-from neptune.ir.printer import print_expr
 from neptune.ir.program import Owe
 from neptune.ir.reducers import REDUCERS
+from neptune.ir.text.printer import print_expr
 from neptune.schedule.definition import MapDef
 from neptune.schedule.state import Assumption, Decision, Loop, State
 

@@ -17,7 +17,7 @@ updates as the unsplit one would be, over the same tiles with the same masks, an
 The repair h is that of a rolling update (`fusion.repair.solve`): ⊕ over all j of g(r, c_j) is ⊕ over z of
 h(⊕ over j of z of g(r_z, c_j), r_z, r), by h's update law and since h commutes with ⊕.  A part without elements has
 folded nothing: its r_z is the identity, and h of the identity is the identity (h is t times a factor).
-Sums about a mean keep a vector per part, about the mean of that part (see `neptune.fusion.parts`).
+Sums about a mean keep a vector per part, about the mean of that part (see `neptune.fusion.rewriting.parts`).
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from neptune.errors import FusionError, ScheduleError
-from neptune.fusion.frontier import Frontier
-from neptune.fusion.parts import Rewriter, Split, depends, start_of_part
-from neptune.fusion.plan import Plan, as_clamped, count, defined_when_empty, finite, leading, part_read, some
-from neptune.fusion.repair import solve
-from neptune.fusion.roles import Predecessor, Query, Repair
+from neptune.fusion.repairs.repair import solve
+from neptune.fusion.repairs.roles import Predecessor, Query, Repair
+from neptune.fusion.repairs.starts import starts_infinite, unclamped
+from neptune.fusion.rewriting.frontier import Frontier
+from neptune.fusion.rewriting.parts import Rewriter, Split, depends, start_of_part
+from neptune.fusion.rewriting.plan import Plan, as_clamped, count, defined_when_empty, finite, leading, part_read, some
 from neptune.fusion.rolling_update import assumed, details, finite_inputs
-from neptune.fusion.starts import starts_infinite, unclamped
 from neptune.ir.expr import (
     Const,
     Expr,
@@ -47,8 +47,8 @@ from neptune.ir.expr import (
     walk,
 )
 from neptune.ir.names import fits
-from neptune.ir.printer import print_expr
 from neptune.ir.program import Scalar, Store, Update, writes
+from neptune.ir.text.printer import print_expr
 from neptune.schedule.alignment import Axes
 from neptune.schedule.definition import ReductionDef
 from neptune.schedule.primitives.inline import inline_loads, inliner

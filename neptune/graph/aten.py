@@ -25,9 +25,9 @@ from neptune.graph.sizes import size_of
 from neptune.graph.values import AxisOf, Index, Value
 from neptune.ir import expr as ir
 from neptune.ir.expr import Const, Expr, binary, cast, select
+from neptune.ir.indices.widths import up_to_nearly_all
 from neptune.ir.program import ZERO
 from neptune.ir.reducers import REDUCERS
-from neptune.ir.widths import up_to_nearly_all
 from neptune.torch_ops.scalars import Number, as_dtype, as_torch, bounded, computed
 from neptune.torch_ops.table import Row as Element
 from neptune.torch_ops.table import overloads

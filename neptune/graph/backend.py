@@ -28,9 +28,9 @@ from neptune.graph.launch import Result, operator
 from neptune.graph.regions import proposed
 from neptune.graph.report import Report
 from neptune.graph.symbols import SizeNodes, from_arguments, specialise
-from neptune.ir.facts import of_dtype
+from neptune.ir.analysis.facts import of_dtype
 from neptune.runtime.custom_op import UNTYPED
-from neptune.runtime.devices import chosen_on
+from neptune.runtime.launching.devices import chosen_on
 from neptune.runtime.transforms import takes_tangents
 
 LOG = logging.getLogger("neptune.graph")

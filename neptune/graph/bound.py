@@ -26,8 +26,8 @@ from neptune.graph.axes import PRODUCTS
 from neptune.graph.importer import VIEWS, tensor_of
 from neptune.graph.imports import NAMES
 from neptune.graph.sizes import hint
-from neptune.tune.constants import FITTED
-from neptune.tune.machine import Machine
+from neptune.tune.model.constants import FITTED
+from neptune.tune.model.machine import Machine
 
 EXTERN = PRODUCTS | ATTENTION
 """What has a kernel of its own."""

@@ -21,7 +21,7 @@ from neptune.graph.sizes import hint
 from neptune.ir.expr import Var
 from neptune.ir.program import Program
 from neptune.kernel import Kernel
-from neptune.runtime.launch import parse_target
+from neptune.runtime.launching.launch import parse_target
 from neptune.tune.points import sizes_of
 from neptune.tune.subject import subject_of
 

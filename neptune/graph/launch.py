@@ -18,7 +18,7 @@ from neptune.errors import ShapeError
 from neptune.functional.tensors import dense
 from neptune.graph.choose import Serving
 from neptune.graph.sizes import hint
-from neptune.runtime.indices import may_look
+from neptune.runtime.calls.indices import may_look
 
 _LIBRARY: Any = torch.library.Library("neptune_graph", "FRAGMENT")  # type: ignore[no-untyped-call]
 _NUMBERS = count()

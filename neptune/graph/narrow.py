@@ -12,10 +12,10 @@ Sizes of a Program are int32, of at least 0.
 from __future__ import annotations
 
 from neptune.frontend.assemble import Axis, Read
-from neptune.ir.affine import Poly, number, poly, to_expr
 from neptune.ir.dtypes import DTYPES, holds
 from neptune.ir.expr import Cast, Const, Expr, Op, Select, Var, cast, op, select
-from neptune.ir.widths import ARITHMETIC, Interval, interval
+from neptune.ir.indices.affine import Poly, number, poly, to_expr
+from neptune.ir.indices.widths import ARITHMETIC, Interval, interval
 
 WIDE, SMALL = "int64", "int32"
 COMPARED = ("lt", "le", "gt", "ge", "eq", "ne")
@@ -24,7 +24,7 @@ COMPARED = ("lt", "le", "gt", "ge", "eq", "ne")
 def wide(e: Expr) -> Expr:
     """An expression of sizes in int64: it is computed in that, so that products fit.
 
-    >>> from neptune.ir.printer import print_expr
+    >>> from neptune.ir.text.printer import print_expr
     >>> print_expr(wide(Var("n") * Var("m")))
     'cast(i64, n) * cast(i64, m)'
     """

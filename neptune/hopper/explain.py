@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from neptune.ir.forms import INSTRUCTIONS
+from neptune.ir.analysis.forms import INSTRUCTIONS
 from neptune.runtime.hopper import accepted
 from neptune.runtime.hopper.data import ASYNCHRONOUS
 

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 from neptune.errors import TargetError, Unsupported
 from neptune.forms import Form, Inspected, Made, RoleResources, Source, Space, Time, Wanted
 from neptune.hopper.explain import LEVERS, lines
-from neptune.runtime import launch
 from neptune.runtime.executable import Executable
 from neptune.runtime.forms import FormData
 from neptune.runtime.hopper import accepted
 from neptune.runtime.hopper.data import ASYNCHRONOUS, Asynchronous, Roles
-from neptune.tune.machine import Machine
+from neptune.runtime.launching import launch
+from neptune.tune.model.machine import Machine
 
 if TYPE_CHECKING:
     from neptune.hopper.derive import Derived, Draft

@@ -1,11 +1,11 @@
 """The hardware that the form is made for: warpgroups of sm_90 and their products, and what one processor has.
 
-Rates and sizes are those of the table of machines (`neptune.tune.machine`).
+Rates and sizes are those of the table of machines (`neptune.tune.model.machine`).
 """
 
 from __future__ import annotations
 
-from neptune.tune.machine import BY_ARCH
+from neptune.tune.model.machine import BY_ARCH
 
 TARGET = "cuda:90"
 WARP, WARPS = 32, 4

@@ -42,7 +42,7 @@ from typing import TypeAlias, cast
 
 from neptune.ir.expr import Expr, loads, walk
 from neptune.ir.nodes import Tile
-from neptune.ir.printer import print_expr
+from neptune.ir.text.printer import print_expr
 from neptune.tile.address import Address
 from neptune.tile.ir import (
     Assign,

@@ -11,8 +11,8 @@ from typing import Any, cast
 
 from neptune.hopper.ir import AStmt, AsyncKernel, Issue, Levers, Out, Ring, Send, Staged, tile_of
 from neptune.hopper.printer import COUNTERS_TEXT, HEAD, OUT_TEXT, RING_TEXT, STATEMENTS, WEIGHT_TEXT
-from neptune.ir.line import Env
 from neptune.ir.nodes import Dims
+from neptune.ir.text.line import Env
 from neptune.tile.ir import Dot, Local, TileProgram, TStmt
 from neptune.tile.parser import TileLine, TileReader, index_dims, scope_of
 

@@ -25,7 +25,7 @@ from neptune.hopper.ir import (
     inside,
     with_inside,
 )
-from neptune.ir.notation import Syntax
+from neptune.ir.text.notation import Syntax
 from neptune.tile.ir import Branch, Loop
 from neptune.tile.printer import TILES, print_assigned, print_texpr, print_tstmt
 

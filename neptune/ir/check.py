@@ -13,12 +13,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from neptune.errors import ExpressionError, InternalError
-from neptune.ir.affine import Poly, Scope, extreme, nonnegative, number, poly, scope_of, to_expr
 from neptune.ir.dtypes import DTYPES, by_float32, is_int
 from neptune.ir.expr import OPS, Cast, Const, Expr, Load, Op, Select, Var, children, loads, op, variables
+from neptune.ir.indices.affine import Poly, Scope, extreme, nonnegative, number, poly, scope_of, to_expr
 from neptune.ir.integers import evaluate_size
-from neptune.ir.printer import print_expr, print_stage
 from neptune.ir.program import Buffer, For, Program, Scalar, Stage, for_loops, paths, values
+from neptune.ir.text.printer import print_expr, print_stage
 
 SHOWN = 20
 """How many mistakes a report names."""

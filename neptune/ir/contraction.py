@@ -15,8 +15,8 @@ from functools import partial, reduce
 
 from neptune.ir.dtypes import FLOAT8
 from neptune.ir.expr import Cast, Expr, Op, binary, variables
-from neptune.ir.printer import print_expr
 from neptune.ir.program import Store, Update
+from neptune.ir.text.printer import print_expr
 
 NARROW = ("float16", "bfloat16", *FLOAT8)
 """The dtypes whose products are exact in float32."""

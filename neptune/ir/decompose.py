@@ -113,7 +113,7 @@ def misplaced(program: Program) -> str | None:
 def decompose(program: Program) -> Program:
     """Return the program with every `Update.init` replaced by an explicit Store (semantics unchanged).
 
-    >>> from neptune.ir.parser import parse_program
+    >>> from neptune.ir.text.parser import parse_program
     >>> lines = ["program p", "  out y: f32[]", "body:", "  for j in [0, 4):", "    s: y[] += 1.0 init 0.0"]
     >>> print(str(decompose(parse_program("\\n".join(lines)))).split("body:\\n")[1], end="")
       s_init: y[] = 0.0

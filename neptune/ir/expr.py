@@ -216,7 +216,7 @@ def _fold(name: str, a: Expr, b: Expr) -> Expr | None:
     cb = b.value if isinstance(b, Const) else None
     if ca is not None and cb is not None and OPS[name].kind == "arith" and (cb or name not in ("floordiv", "mod")):
         value = INTEGER[name](int(ca), int(cb))
-        # What int32 does not hold is left to `neptune.ir.widths`, which has room for it.
+        # What int32 does not hold is left to `neptune.ir.indices.widths`, which has room for it.
         return (
             None if a.dtype == "int32" and wrapped(value, "int32") != value else Const(wrapped(value, a.dtype), a.dtype)
         )

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Generic, TypeVar, cast
 from neptune.errors import InternalError
 from neptune.ir.expr import Cast, Const, Expr, Load, Op, Select, Var, walk
 from neptune.ir.ops import INTEGER
-from neptune.ir.printer import print_expr
+from neptune.ir.text.printer import print_expr
 
 V = TypeVar("V")
 N = TypeVar("N")

@@ -1,9 +1,9 @@
 """The operators of scalar expressions as a table: syntax, and the facts that proofs rest on.
 
 Facts are those of the real function on finite arguments.  A strict bound is kept at 0 only (`Range.nonzero`):
-exp is above 0, but tanh may well round to 1.  `neptune.ir.facts` folds the columns over an expression; each of them is
-held against samples of `value` in tests/unit/ir/test_ops_columns.py.  To add an operator: a row here, and its name in
-the tables of the back ends (`codegen`), the front end (`frontend`) and the evaluator's domains (`verify`).
+exp is above 0, but tanh may well round to 1.  `neptune.ir.analysis.facts` folds the columns over an expression; each of
+them is held against samples of `value` in tests/unit/ir/test_ops_columns.py.  To add an operator: a row here, and its
+name in the tables of the back ends (`codegen`), the front end (`frontend`) and the evaluator's domains (`verify`).
 """
 
 from __future__ import annotations

@@ -235,7 +235,7 @@ class Program:
 
     @property
     def shape_scalars(self) -> frozenset[str]:
-        """Names of scalars that are a dimension of some input (`ir/sizes.py` has those inside of dimensions)."""
+        """Names of scalars that are a dimension of some input (`ir/indices/sizes.py` has those inside of one)."""
         return frozenset(d.name for b in self.inputs for d in b.shape if isinstance(d, Var))
 
     def _repr_html_(self) -> str:
@@ -246,7 +246,7 @@ class Program:
         return replace(self, body=body)
 
     def __str__(self) -> str:
-        from neptune.ir.printer import print_program
+        from neptune.ir.text.printer import print_program
 
         return print_program(self)
 

@@ -19,9 +19,7 @@ from neptune.ir.check import check_access, check_expr, check_integer, check_pred
 from neptune.ir.decompose import decompose, misplaced
 from neptune.ir.dtypes import DTYPES, is_float
 from neptune.ir.expr import Expr, conjuncts, eq, loads, variables
-from neptune.ir.line import is_name
 from neptune.ir.lists import check_lists, folds_list
-from neptune.ir.printer import print_stage
 from neptune.ir.program import (
     MADE,
     Alloc,
@@ -42,6 +40,8 @@ from neptune.ir.program import (
     writes,
 )
 from neptune.ir.reducers import REDUCERS, Reducer
+from neptune.ir.text.line import is_name
+from neptune.ir.text.printer import print_stage
 
 SCOPES = ("global", "tile")
 
@@ -49,7 +49,7 @@ SCOPES = ("global", "tile")
 def verify(program: Program, *, lowered: bool = False) -> None:
     """Raise InternalError with every way in which `program` is not well-formed.
 
-    >>> from neptune.ir.parser import parse_program
+    >>> from neptune.ir.text.parser import parse_program
     >>> verify(parse_program("program p\\n  out y: f32[]\\nbody:\\n  s: y[] = 1.0\\n"))
     """
     findings = [*_declarations(program), *_body(program), *_writers(program), *_owes(program)]

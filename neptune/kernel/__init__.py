@@ -23,11 +23,11 @@ from neptune.kernel.variants import Accept, MakeVariant, Variant, chosen, family
 from neptune.runtime import custom_op, saved
 from neptune.runtime.artifact import Artifact, Packed, pack, unpack, unpack_variants
 from neptune.runtime.bench import Timing, time_calls
-from neptune.runtime.devices import target_on
 from neptune.runtime.executable import Executable, warm_up
-from neptune.runtime.launch import LAUNCHERS, Launch, Target, parse_target
+from neptune.runtime.launching.devices import target_on
+from neptune.runtime.launching.launch import LAUNCHERS, Launch, Target, parse_target
+from neptune.runtime.launching.recording import Launcher
 from neptune.runtime.modules import Modules
-from neptune.runtime.recording import Launcher
 from neptune.runtime.transforms import is_recorded
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from neptune.ir.program import Program
 from neptune.runtime.artifact import WARNINGS, facts_of
 from neptune.runtime.executable import Executable
 from neptune.runtime.facts import Facts, Remark
-from neptune.runtime.plans import Specialisation
+from neptune.runtime.launching.plans import Specialisation
 
 if TYPE_CHECKING:
     from neptune.driver.build import Build

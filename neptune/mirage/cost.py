@@ -3,9 +3,9 @@
     estimate(rms_norm_linear, {"m": 16, "k": 4096, "n": 6144}, machine).us  →  18.4
 
 For each kernel tiles are tried, and of each choice the bytes through memory and through L2, matrix work, elementwise
-work, waves of programs and the latency of the loop are laid side by side, with the figures of `tune/machine.py` and the
-constants of the cost model (`tune/constants.py`). It orders graphs for which nothing is compiled yet; what is compiled
-is predicted by the cost model itself, and that number decides.
+work, waves of programs and the latency of the loop are laid side by side, with the figures of `tune/model/machine.py`
+and the constants of the cost model (`tune/model/constants.py`). It orders graphs for which nothing is compiled yet;
+what is compiled is predicted by the cost model itself, and that number decides.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from neptune.mirage.ir import GRID, LOOP, SPLIT, TILE, Graph, Kernel, Load, Node
 from neptune.mirage.ops import OPS
 from neptune.mirage.order import COMPUTED, lives, on_chip
 from neptune.mirage.types import Typed, graph_types, kernel_types
-from neptune.runtime.offsets import Plan
-from neptune.tune.constants import FITTED
-from neptune.tune.machine import Machine
-from neptune.tune.numbers import Array
-from neptune.tune.program import LEAST_COLS, LEAST_ROWS
+from neptune.runtime.calls.offsets import Plan
+from neptune.tune.model.constants import FITTED
+from neptune.tune.model.machine import Machine
+from neptune.tune.model.numbers import Array
+from neptune.tune.model.program import LEAST_COLS, LEAST_ROWS
 
 TILES = (16, 64, 128)
 """Extents of tiles that are tried, for every axis that is cut; a batch has one element a program."""

@@ -25,7 +25,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from neptune.base.boundary import public
-from neptune.ir.printer import print_expr
+from neptune.ir.text.printer import print_expr
 from neptune.mirage.ir import GRID, LOOP, TILE, Graph, Kernel, Load, Node, Thread, Type
 from neptune.mirage.printer import print_load, print_node, print_output, print_tensor
 from neptune.mirage.types import Typed, graph_types, kernel_types

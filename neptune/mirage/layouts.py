@@ -24,8 +24,8 @@ from neptune.mirage.ir import SPLIT, TILE, Graph, Kernel, Node, Type, writes
 from neptune.mirage.ops import OPS
 from neptune.mirage.order import SIDE
 from neptune.mirage.types import graph_types, kernel_types
-from neptune.tune.constants import FITTED
-from neptune.tune.machine import Machine
+from neptune.tune.model.constants import FITTED
+from neptune.tune.model.machine import Machine
 
 HALF = 16
 """Bits of operands that the matrix unit reads in either order."""

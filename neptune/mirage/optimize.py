@@ -37,13 +37,13 @@ from neptune.mirage.types import graph_types, kernel_types
 from neptune.mirage.verifier.candidates import Candidates, Outcome
 from neptune.tune import choose
 from neptune.tune.budget import Worked, seconds_of
-from neptune.tune.machine import DEFAULT, Machine
+from neptune.tune.model.machine import DEFAULT, Machine
+from neptune.tune.model.prediction import Prediction
 from neptune.tune.params import checked_sizes
 from neptune.tune.points import reference as usual_sizes
-from neptune.tune.prediction import Prediction
 from neptune.tune.rank import ranked
-from neptune.tune.slow_loops import scalar_loops
-from neptune.tune.slow_products import widened_products
+from neptune.tune.slow.loops import scalar_loops
+from neptune.tune.slow.products import widened_products
 from neptune.tune.subject import Subject
 
 log = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ ordered by itself, and the whole is the best of all orders by depth.
 
 Triton places tiles itself; the plan is what a kernel needs at least, by which graphs are compared before anything is
 compiled, and by which tiles are seen to be too large. Temporaries in device memory are dealt out by the same planner
-(`neptune.runtime.workspace`).
+(`neptune.runtime.calls.workspace`).
 
 Source: Wu et al., "Mirage", §6 (depths); the live tiles by dynamic programming over the sets that have run.
 """
@@ -27,7 +27,7 @@ from neptune.ir.dtypes import DTYPES
 from neptune.mirage.ir import TILE, Kernel, Node, Thread, Type
 from neptune.mirage.ops import OPS
 from neptune.mirage.types import Typed, kernel_types
-from neptune.runtime.offsets import Block, Plan, plan
+from neptune.runtime.calls.offsets import Block, Plan, plan
 
 MOST = 12
 """Operators of one depth that are ordered exactly; where there are more, they keep the order in which they stand."""

@@ -1,6 +1,6 @@
 """Read graphs back from the text that `neptune.mirage.printer` prints: `parse_graph(print_graph(g)) == g`.
 
-The tokens and expressions are those of the text of programs (`neptune.ir.line`). Text that is no graph raises
+The tokens and expressions are those of the text of programs (`neptune.ir.text.line`). Text that is no graph raises
 ExpressionError with the line it stumbled over. Whether a graph is valid is not asked here: `types.graph_types` says.
 """
 
@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from neptune.base.boundary import public
 from neptune.ir.expr import Expr
-from neptune.ir.line import Env, Line, Lines
-from neptune.ir.parser import sizes_of
-from neptune.ir.printer import SCALAR_TEXT
+from neptune.ir.text.line import Env, Line, Lines
+from neptune.ir.text.parser import sizes_of
+from neptune.ir.text.printer import SCALAR_TEXT
 from neptune.mirage.ir import WHOLE, Graph, Kernel, Load, Node, Parts, Save, Step, Thread
 from neptune.mirage.ops import OPS
 from neptune.mirage.printer import KERNEL_TEXT, LOAD_TEXT, NODE_TEXT, OUTPUT_TEXT, PARTS, SAVE_TEXT, TENSOR_TEXT

@@ -34,8 +34,8 @@ from neptune.schedule.stagewise import tile_stage
 from neptune.schedule.state import reads
 from neptune.templates.stagewise import TILES
 from neptune.tune.choose import lowered_or_why
-from neptune.tune.constants import FITTED
-from neptune.tune.machine import Machine
+from neptune.tune.model.constants import FITTED
+from neptune.tune.model.machine import Machine
 from neptune.tune.rank import ranked
 
 STAGES, OPERATORS = 6, 12

@@ -31,9 +31,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from neptune.ir.line import print_expr
-from neptune.ir.notation import LOOPS
-from neptune.ir.printer import print_scalar
+from neptune.ir.text.line import print_expr
+from neptune.ir.text.notation import LOOPS
+from neptune.ir.text.printer import print_scalar
 from neptune.mirage.ir import (
     GRID,
     LOOP,

@@ -19,9 +19,9 @@ from neptune.ir.contraction import grouped
 from neptune.ir.dtypes import DTYPES
 from neptune.ir.expr import Const, Expr, Load, Op, Var, cast, loads, variables
 from neptune.ir.names import fresh_name
-from neptune.ir.printer import print_expr, print_stage
 from neptune.ir.program import Alloc, Buffer, If, Program, Stage, stages, walk
 from neptune.ir.reducers import REDUCERS
+from neptune.ir.text.printer import print_expr, print_stage
 from neptune.mirage.axes import Axes, Dim, Use
 from neptune.mirage.decompose import Nodes, Writer, unsupported
 from neptune.mirage.ir import Graph, Node, Output, Tensor
@@ -39,7 +39,7 @@ FOLDS = ("sum", "max")
 def reference(program: Program) -> Graph:
     """The graph of a program: library operators on whole tensors, none of them in a kernel of the graph's own.
 
-    >>> from neptune.ir.parser import parse_program
+    >>> from neptune.ir.text.parser import parse_program
     >>> text = '''program squares
     ...   in x: f32[m, n]
     ...   out y: f32[m]

@@ -18,8 +18,8 @@ from typing import TypeAlias
 
 from neptune.errors import Unsupported
 from neptune.ir.expr import Expr, Var, substitute, variables
-from neptune.ir.printer import print_expr
 from neptune.ir.program import Program
+from neptune.ir.text.printer import print_expr
 from neptune.mirage.ir import Graph, Kernel, Load, Node, Output, Save, Step, Tensor, Thread, nodes, writes
 
 ORDERS = 24

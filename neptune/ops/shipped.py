@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from neptune.ir.printer import print_buffer
 from neptune.ir.program import Program
+from neptune.ir.text.printer import print_buffer
 
 
 @dataclass(frozen=True)

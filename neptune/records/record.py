@@ -67,8 +67,8 @@ def now() -> str:
 class Base:
     """What every line of a store says, by name.
 
-    `structure`: of the program (`structure_of`). `device`: as `neptune.tune.machine` names it, "H200". `template` and
-    `params`: the candidate; `sizes`: at least 1 each; `numbers`: whole numbers beside. `versions`: as
+    `structure`: of the program (`structure_of`). `device`: as `neptune.tune.model.machine` names it, "H200". `template`
+    and `params`: the candidate; `sizes`: at least 1 each; `numbers`: whole numbers beside. `versions`: as
     `neptune.versions.versions()`. `when`: UTC. `name`: what the program was called, for people.
 
     Raises RecordError for what could not be read back.

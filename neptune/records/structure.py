@@ -20,8 +20,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from neptune.ir.expr import Expr, Load, Var, rewrite
-from neptune.ir.printer import print_program
 from neptune.ir.program import Alloc, Buffer, For, If, Program, Seq, Stage, Stmt, map_action, retarget, stages
+from neptune.ir.text.printer import print_program
 
 DIGITS = 32
 """Hexadecimal digits of a structure: 128 bits, and lines that stay short."""

@@ -11,9 +11,9 @@ from neptune.errors import TargetError
 from neptune.forms import FORMS, TRITON, Inspected
 from neptune.forms import RoleResources as RoleResources
 from neptune.ir.expr import variables
-from neptune.runtime.capability import check_dtypes
 from neptune.runtime.executable import Executable
-from neptune.runtime.launch import Target, gpu_target, parse_target
+from neptune.runtime.launching.capability import check_dtypes
+from neptune.runtime.launching.launch import Target, gpu_target, parse_target
 from neptune.runtime.modules import Form, covers
 from neptune.tile.context import SHORTEST_DOT
 from neptune.tune.defaults import SIDE

@@ -1,8 +1,8 @@
 """Artifact: the plain data that a compilation leaves, which runs a kernel and describes it.
 
 A Kernel works from an Artifact alone, so that a saved kernel and a cached one are the kernel that was compiled.
-Programs are kept as the text that `neptune.ir.parser` reads back. `pack` gives a JSON object and named texts, which
-a folder of files (`neptune.runtime.saved`) and a cache entry (`neptune.driver.cache`) hold alike.
+Programs are kept as the text that `neptune.ir.text.parser` reads back. `pack` gives a JSON object and named texts,
+which a folder of files (`neptune.runtime.saved`) and a cache entry (`neptune.driver.cache`) hold alike.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from neptune.errors import NeptuneError, RecordError
-from neptune.ir.parser import parse_program
-from neptune.runtime.addressing import LOADS, Addressing, Json, kernel_json, read_kernel, read_span, span_json
+from neptune.ir.text.parser import parse_program
+from neptune.runtime.calls.addressing import LOADS, Addressing, Json, kernel_json, read_kernel, read_span, span_json
 from neptune.runtime.facts import Facts, KernelFacts, LoopFacts, Remark
 from neptune.runtime.family import FAMILY, check_family
 from neptune.runtime.forms import FORMS, FormData
@@ -36,7 +36,7 @@ WARNINGS, PREDICTION, AT = "warnings", "prediction", "at"
 STAGES_OF_LOADS, WARPS = "num_stages", "num_warps"
 PINNED = "pinned"
 """The entry with the parameters that the caller gave, which stay as they are where a launch is refused
-(`neptune.runtime.refused`); only where there are any."""
+(`neptune.runtime.launching.refused`); only where there are any."""
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,9 @@ from neptune.ir.dtypes import is_float
 from neptune.ir.expr import loads
 from neptune.ir.integers import evaluate_size
 from neptune.ir.program import Buffer, Program
-from neptune.runtime.arguments import Signature
-from neptune.runtime.indices import lookups
-from neptune.runtime.launch import Target
+from neptune.runtime.calls.arguments import Signature
+from neptune.runtime.calls.indices import lookups
+from neptune.runtime.launching.launch import Target
 
 ON_CPU, SECONDS = (5, 1000), 0.2
 """Calls on a CPU that are timed, at least and at most, and the seconds that they may take together."""

@@ -18,8 +18,8 @@ from neptune.ir.dtypes import is_float
 from neptune.ir.expr import Cast, Expr, Select, Var
 from neptune.ir.integers import Integers
 from neptune.ir.ops import INTEGER
-from neptune.ir.printer import print_expr
-from neptune.runtime.arguments import Signature
+from neptune.ir.text.printer import print_expr
+from neptune.runtime.calls.arguments import Signature
 from neptune.runtime.transforms import derivative_of
 
 Implementation = Callable[..., "torch.Tensor | tuple[torch.Tensor, ...]"]

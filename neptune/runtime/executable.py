@@ -21,25 +21,33 @@ from neptune.errors import ShapeError, TargetError
 from neptune.ir.dtypes import is_float
 from neptune.ir.expr import Expr
 from neptune.ir.integers import evaluate_size
-from neptune.ir.parser import parse_program
 from neptune.ir.program import Buffer, Program
-from neptune.runtime import refused
-from neptune.runtime.arguments import Call, Signature, checked_call_sizes
+from neptune.ir.text.parser import parse_program
 from neptune.runtime.artifact import AT, WIDER, Artifact
-from neptune.runtime.capability import check_dtypes
-from neptune.runtime.empty import is_empty, run_empty
+from neptune.runtime.calls.arguments import Call, Signature, checked_call_sizes
+from neptune.runtime.calls.empty import is_empty, run_empty
+from neptune.runtime.calls.indices import Lookup, check_indices, lookups
+from neptune.runtime.calls.products import Widths, check_products, products
+from neptune.runtime.calls.workspace import Place, deal, places
+from neptune.runtime.calls.workspace import check as check_workspace
+from neptune.runtime.calls.workspace import size as bytes_of
 from neptune.runtime.family import Members, Standby
 from neptune.runtime.forms import FormData
-from neptune.runtime.indices import Lookup, check_indices, lookups
-from neptune.runtime.launch import Launch, Target, capturing, gpu_target, make_launch, parse_target, runs_other
+from neptune.runtime.launching import refused
+from neptune.runtime.launching.capability import check_dtypes
+from neptune.runtime.launching.launch import (
+    Launch,
+    Target,
+    capturing,
+    gpu_target,
+    make_launch,
+    parse_target,
+    runs_other,
+)
+from neptune.runtime.launching.plans import NOTHING, Plan, Plans, Special
+from neptune.runtime.launching.recording import Launcher
 from neptune.runtime.modules import Form, Modules, covers
 from neptune.runtime.parts import Numbers, Parts
-from neptune.runtime.plans import NOTHING, Plan, Plans, Special
-from neptune.runtime.products import Widths, check_products, products
-from neptune.runtime.recording import Launcher
-from neptune.runtime.workspace import Place, deal, places
-from neptune.runtime.workspace import check as check_workspace
-from neptune.runtime.workspace import size as bytes_of
 
 FAR = 4
 """Times as long as where it was chosen: a tile beyond that is another variant's."""
@@ -63,7 +71,7 @@ class Executable:
         tiles = {n: v for n, v in artifact.params.items() if n not in artifact.chosen and "." not in n}
         self.members: Members[Executable] | None = None
         self.standby: Standby[Executable] | None = None
-        # The choices next to this one, each for where it was refused (`neptune.runtime.refused`).
+        # The choices next to this one, each for where it was refused (`neptune.runtime.launching.refused`).
         self._next: dict[tuple[str, bool], Executable | None] = {}
         self._stands_in = False
         self.modules = Modules(

@@ -57,8 +57,8 @@ class Facts:
 class Remark:
     """Something that makes a kernel slower than it need be, or its sums coarser.
 
-    `code` names the rule (`neptune.tune.advice`), `stage` the stage or the input that it is about; `message` is one
-    sentence, `remedy` what to write instead.
+    `code` names the rule (`neptune.tune.slow.advice`), `stage` the stage or the input that it is about; `message` is
+    one sentence, `remedy` what to write instead.
     """
 
     code: str

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, Protocol
 
-from neptune.runtime.addressing import Json, Tensors
+from neptune.runtime.calls.addressing import Json, Tensors
 from neptune.runtime.hopper.data import Asynchronous
 from neptune.runtime.parts import Parts
 

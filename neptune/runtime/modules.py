@@ -16,9 +16,9 @@ import torch
 
 from neptune.ir.dtypes import DTYPES
 from neptune.ir.integers import evaluate_size
-from neptune.ir.parser import parse_program
 from neptune.ir.program import Buffer, Program, Tunable
-from neptune.runtime.addressing import LOADS, Addressing, Tensors, int32_suffices, on_16_bytes
+from neptune.ir.text.parser import parse_program
+from neptune.runtime.calls.addressing import LOADS, Addressing, Tensors, int32_suffices, on_16_bytes
 from neptune.runtime.forms import FormData
 
 

@@ -21,9 +21,9 @@ import torch
 from neptune.errors import ShapeError
 from neptune.ir.expr import Expr, variables
 from neptune.ir.integers import evaluate_size
-from neptune.ir.line import parse_expr
-from neptune.ir.printer import print_expr
 from neptune.ir.program import Program, parameter_names
+from neptune.ir.text.line import parse_expr
+from neptune.ir.text.printer import print_expr
 
 PROCESSORS = 8
 """The processors that a target without a GPU is taken to have."""

@@ -25,7 +25,7 @@ from pathlib import Path
 from neptune.base import private
 from neptune.errors import RecordError
 from neptune.runtime.artifact import FORMAT, Artifact, Packed, check_manifest, damaged, pack, texts, with_variants
-from neptune.runtime.launch import default_target, gpu_target, has_tvm, parse_target
+from neptune.runtime.launching.launch import default_target, gpu_target, has_tvm, parse_target
 from neptune.versions import versions
 
 MANIFEST = "manifest.json"

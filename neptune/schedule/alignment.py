@@ -19,10 +19,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from neptune.ir.affine import poly, scope_of, to_expr
 from neptune.ir.expr import Expr, Op, Var, ceildiv, substitute, variables, walk
+from neptune.ir.indices.affine import poly, scope_of, to_expr
+from neptune.ir.indices.quotients import quotient
 from neptune.ir.program import For, for_loops, paths, stages, writes
-from neptune.ir.quotients import quotient
 from neptune.schedule.definition import Definition
 from neptune.schedule.state import Loop, State
 

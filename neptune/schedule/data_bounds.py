@@ -34,7 +34,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from neptune.ir.affine import Scope, always, as_nonnegative, linear, poly, scope_of, to_expr
 from neptune.ir.dtypes import is_int
 from neptune.ir.expr import (
     TRUE,
@@ -57,8 +56,9 @@ from neptune.ir.expr import (
     substitute,
     variables,
 )
-from neptune.ir.extremes import Extremes, OverData
-from neptune.ir.normal import disjuncts
+from neptune.ir.indices.affine import Scope, always, as_nonnegative, linear, poly, scope_of, to_expr
+from neptune.ir.indices.extremes import Extremes, OverData
+from neptune.ir.indices.normal import disjuncts
 from neptune.ir.program import ZERO, Alloc, Buffer, For, Made, Program, Stage, Stmt, Store, Update, seq
 from neptune.ir.reducers import REDUCERS
 from neptune.schedule.solve_bounds import Alternative, Bound, Solved, affine_guards, holds, room

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from neptune.ir.affine import Poly, Scope, extreme, nonnegative, number, poly, simplify, to_expr
 from neptune.ir.expr import OPS, Cast, Const, Expr, Op, binary, loads, maximum, minimum, rebuild, variables
+from neptune.ir.indices.affine import Poly, Scope, extreme, nonnegative, number, poly, simplify, to_expr
 
 
 @dataclass(frozen=True)

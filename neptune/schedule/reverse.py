@@ -16,8 +16,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from neptune.errors import ScheduleError, answered
+from neptune.ir.analysis.facts import slope
 from neptune.ir.expr import Expr, Var, binary, substitute
-from neptune.ir.facts import slope
 from neptune.ir.ops import SIGNS
 from neptune.ir.program import Program, for_loops, map_exprs, paths
 from neptune.schedule.state import Loop, State, check_whole

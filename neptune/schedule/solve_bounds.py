@@ -3,10 +3,10 @@
     j0*BN + j1 <= i0*BM + i1 + N     somewhere: j0 < (…)     everywhere: j0 < (…)         one Bound
     j < 4 or i - j < w, j <= i       [0, …) and […, …)                                   two Ranges
 
-A predicate is a union of sets (`neptune.ir.normal`), a set is cut out by comparisons. A comparison that is linear in
-the loop variable, or equal to one that is (j // C == i // C), bounds it from one side: at the extremes of all that
-varies within an iteration. One that cannot be solved leaves its set open: visited wherever the others say so, clean
-nowhere.
+A predicate is a union of sets (`neptune.ir.indices.normal`), a set is cut out by comparisons. A comparison that is
+linear in the loop variable, or equal to one that is (j // C == i // C), bounds it from one side: at the extremes of all
+that varies within an iteration. One that cannot be solved leaves its set open: visited wherever the others say so,
+clean nowhere.
 """
 
 from __future__ import annotations
@@ -16,18 +16,6 @@ from dataclasses import dataclass
 from functools import reduce
 from math import gcd
 
-from neptune.ir.affine import (
-    Poly,
-    Scope,
-    as_nonnegative,
-    linear,
-    multiplied_out,
-    nonnegative,
-    number,
-    poly,
-    quotients,
-    to_expr,
-)
 from neptune.ir.dtypes import holds as in_dtype
 from neptune.ir.dtypes import is_int
 from neptune.ir.expr import (
@@ -48,11 +36,23 @@ from neptune.ir.expr import (
     variables,
     walk,
 )
-from neptune.ir.extremes import Extremes
-from neptune.ir.normal import disjuncts
-from neptune.ir.printer import print_expr
+from neptune.ir.indices.affine import (
+    Poly,
+    Scope,
+    as_nonnegative,
+    linear,
+    multiplied_out,
+    nonnegative,
+    number,
+    poly,
+    quotients,
+    to_expr,
+)
+from neptune.ir.indices.extremes import Extremes
+from neptune.ir.indices.normal import disjuncts
+from neptune.ir.indices.widths import ARITHMETIC, LARGEST, NEARLY_ALL, Known, fits, interval, usual, widened
 from neptune.ir.program import ZERO, For
-from neptune.ir.widths import ARITHMETIC, LARGEST, NEARLY_ALL, Known, fits, interval, usual, widened
+from neptune.ir.text.printer import print_expr
 
 MOST = 4
 """A mask of more alternatives is not cut out."""

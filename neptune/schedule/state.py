@@ -16,10 +16,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from neptune.errors import ScheduleError
-from neptune.ir.affine import scope_of
+from neptune.ir.analysis.ranges import RangePredicate
 from neptune.ir.expr import Expr, Load, Op, Var, binary, loads, redirected, substitute
+from neptune.ir.indices.affine import scope_of
+from neptune.ir.indices.quotients import divided
 from neptune.ir.names import fresh_name as fresh_name
-from neptune.ir.printer import print_stage
 from neptune.ir.program import (
     ZERO,
     Buffer,
@@ -43,8 +44,7 @@ from neptune.ir.program import (
     with_stmts,
     writes,
 )
-from neptune.ir.quotients import divided
-from neptune.ir.ranges import RangePredicate
+from neptune.ir.text.printer import print_stage
 from neptune.schedule.definition import Definition, MapDef, ReductionDef, define, whole_axis
 
 

@@ -20,10 +20,10 @@ from neptune.mirage.optimize import Lowering, Progress
 from neptune.records.store import Store
 from neptune.report.search import Report, Tier, Way
 from neptune.runtime.artifact import PREDICTION
-from neptune.runtime.launch import parse_target
+from neptune.runtime.launching.launch import parse_target
 from neptune.schedule.template import Rewriting
 from neptune.tune.budget import Clock
-from neptune.tune.machine import Machine
+from neptune.tune.model.machine import Machine
 
 SEARCHED = 0.7
 """The part of a budget that the search has; the rest is for what comes of it."""

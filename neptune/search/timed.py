@@ -22,7 +22,7 @@ from neptune.mirage.printer import print_graph
 from neptune.records.record import Record, structure_of
 from neptune.records.store import Store
 from neptune.runtime.bench import GpuCalls, captured, drawn
-from neptune.runtime.launch import Target
+from neptune.runtime.launching.launch import Target
 from neptune.tune.budget import Clock
 from neptune.tune.choose import shipped_templates
 from neptune.versions import versions

@@ -8,8 +8,8 @@ from dataclasses import replace
 from functools import cached_property
 
 from neptune.errors import NeptuneError
-from neptune.ir.printer import print_stage
 from neptune.ir.program import stages
+from neptune.ir.text.printer import print_stage
 from neptune.kernel import Kernel
 from neptune.mirage.discoveries import graph_of
 from neptune.mirage.ir import Graph
@@ -24,7 +24,7 @@ from neptune.mirage.verifier.verdict import Tier as Verified
 from neptune.mirage.verifier.verdict import Verifier
 from neptune.records.record import Discovery
 from neptune.report.search import Report, Tier, Way
-from neptune.runtime.launch import parse_target
+from neptune.runtime.launching.launch import parse_target
 from neptune.search.case import NO_BETTER, NO_TIME, SEARCHED, Case, Optimized, compiled_tiers, first_lines, predicted_us
 from neptune.search.timed import Stopwatch
 from neptune.tune.budget import Worked

@@ -28,7 +28,7 @@ from typing import TypeAlias
 
 from neptune.ir.expr import Const, Load
 from neptune.ir.integers import Span
-from neptune.ir.printer import print_expr
+from neptune.ir.text.printer import print_expr
 from neptune.tile.boxes import Box
 from neptune.tile.index import Term
 from neptune.tile.ir import Assign, Branch, Iota, LoadTile, Loop, StoreTile, TExpr, TileKernel, TileProgram, TStmt

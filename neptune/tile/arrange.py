@@ -13,10 +13,10 @@ bound depends on another of them.
 
 from __future__ import annotations
 
+from neptune.ir.analysis.unseen import without_unseen
 from neptune.ir.decompose import decompose
 from neptune.ir.expr import variables
 from neptune.ir.program import For, Program, Stage, Stmt, reduction_loops, seq, wrap
-from neptune.ir.unseen import without_unseen
 from neptune.schedule.primitives.bind import is_independent
 from neptune.tile.localize import grid_of, is_axis, kernels_of
 

@@ -20,13 +20,13 @@ from math import inf
 from typing import TYPE_CHECKING, cast
 
 from neptune.errors import TargetError
-from neptune.ir.affine import linear, nonnegative, number, poly
 from neptune.ir.dtypes import DTYPES, is_float
 from neptune.ir.expr import Const, Expr, Op, Select, Var, op, rewrite, variables
+from neptune.ir.indices.affine import linear, nonnegative, number, poly
 from neptune.ir.lists import folds_list
-from neptune.ir.printer import print_expr, print_stage
 from neptune.ir.program import Update
 from neptune.ir.reducers import REDUCERS, WORST, last_pair
+from neptune.ir.text.printer import print_expr, print_stage
 from neptune.schedule.state import names_in_use
 from neptune.tile.einops import align_to
 from neptune.tile.ir import Assign, Local, Reduce, Scalar, TExpr, TStmt

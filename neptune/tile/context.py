@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import inf
 
-from neptune.ir.absorb import ONE, ZERO, IsFalse, Known, Same, conjunct_false, known_value
+from neptune.ir.analysis.absorb import ONE, ZERO, IsFalse, Known, Same, conjunct_false, known_value
+from neptune.ir.analysis.facts import constant_range
 from neptune.ir.expr import Const, Expr, Load, Op, Select, Var, children, conjuncts, loads, variables
-from neptune.ir.facts import constant_range
 from neptune.ir.program import Buffer, For, Program, Stage, values, writes
 
 Masks = Callable[[Load], list[Expr]]

@@ -18,9 +18,19 @@ from dataclasses import replace
 from functools import lru_cache
 
 from neptune.errors import ScheduleError
-from neptune.ir.affine import Poly, Scope, extreme, nonnegative, number, poly, scope_of, simplify, split_by, to_expr
 from neptune.ir.expr import Const, Expr, Load, Var, conjuncts, loads, logical_and, rewrite, variables
-from neptune.ir.printer import print_expr, print_stage
+from neptune.ir.indices.affine import (
+    Poly,
+    Scope,
+    extreme,
+    nonnegative,
+    number,
+    poly,
+    scope_of,
+    simplify,
+    split_by,
+    to_expr,
+)
 from neptune.ir.program import (
     ZERO,
     Alloc,
@@ -44,6 +54,7 @@ from neptune.ir.program import (
     wrap,
     writes,
 )
+from neptune.ir.text.printer import print_expr, print_stage
 from neptune.schedule.state import fresh_name, names_in_use
 from neptune.tile.accesses import Access, Accesses, Index
 

@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Generic, TypeVar
 
 from neptune.ir.expr import OPS, Cast, Expr, Load, Op, cast
-from neptune.ir.line import PRECEDENCE, Brackets, Env, Line, Lines, is_name
 from neptune.ir.nodes import Dims, Tile, join
 from neptune.ir.program import Program, parameter_names
+from neptune.ir.text.line import PRECEDENCE, Brackets, Env, Line, Lines, is_name
 from neptune.tile.ir import (
     Assign,
     Branch,

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from neptune.ir.expr import OPS, Cast, Op, Select
-from neptune.ir.line import print_expr
-from neptune.ir.notation import LOOPS, Syntax
 from neptune.ir.program import Program, Seq
+from neptune.ir.text.line import print_expr
+from neptune.ir.text.notation import LOOPS, Syntax
 from neptune.tile.ir import (
     Assign,
     Branch,

@@ -1,4 +1,4 @@
-"""The numbers that the elements of tiles may be: one induction over what a kernel assigns, on the ranges of `ir/facts`.
+"""The numbers that the elements of tiles may be: one induction over what a kernel assigns, on the ranges of facts.
 
 m = full(-3e38); l = full(0)                                     m: [-3e38, inf]
 for …: m = max(m, x); l = l * 0.5 + sum(exp(x - m))              l: [0, inf]
@@ -11,9 +11,9 @@ from functools import cached_property
 from itertools import count
 from math import inf
 
+from neptune.ir.analysis.facts import Known, folded, of_dtype, range_of
 from neptune.ir.dtypes import is_float
 from neptune.ir.expr import Expr, Load, Var
-from neptune.ir.facts import Known, folded, of_dtype, range_of
 from neptune.ir.ops import ANY, Range
 from neptune.tile.ir import (
     Assign,

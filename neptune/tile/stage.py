@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from neptune.errors import TargetError
-from neptune.ir.absorb import ZERO, Known, absorbed
-from neptune.ir.affine import Scope, always, as_nonnegative, scope_of
+from neptune.ir.analysis.absorb import ZERO, Known, absorbed
 from neptune.ir.contraction import NoProduct, matrix_product, operand_dtype
 from neptune.ir.expr import (
     FALSE,
@@ -24,9 +23,10 @@ from neptune.ir.expr import (
     logical_and,
     variables,
 )
-from neptune.ir.printer import print_expr, print_stage
+from neptune.ir.indices.affine import Scope, always, as_nonnegative, scope_of
 from neptune.ir.program import For, Stage, Store, Update, writes
 from neptune.ir.reducers import REDUCERS
+from neptune.ir.text.printer import print_expr, print_stage
 from neptune.tile.choices import combine_choice, fold_choice, fold_exponentials
 from neptune.tile.context import Context
 from neptune.tile.einops import align_to

@@ -14,7 +14,7 @@ from neptune.errors import Unsupported
 from neptune.ir import expr as ir
 from neptune.ir.dtypes import DTYPES, holds, is_float, is_int
 from neptune.ir.expr import Cast, Const, Expr, Op, cast, op
-from neptune.ir.widths import ARITHMETIC, Known, interval, opaque, widened
+from neptune.ir.indices.widths import ARITHMETIC, Known, interval, opaque, widened
 
 Number = bool | int | float
 NARROW = ("float16", "bfloat16")
@@ -122,7 +122,7 @@ def bounded(e: Expr) -> Expr:
 def nan_first(word: str) -> Callable[[Expr, Expr], Expr]:
     """torch's maximum ("max") and minimum ("min"), which keep NaN where ours pass over it.
 
-    >>> from neptune.ir.printer import print_expr
+    >>> from neptune.ir.text.printer import print_expr
     >>> print_expr(nan_first("max")(ir.Var("x", "float32"), Const(1.0, "float32")))
     'select(x < 1.0, 1.0, x)'
     """

@@ -24,11 +24,11 @@ from neptune.schedule.trace import OutOfFuel
 from neptune.tile.ir import TileProgram
 from neptune.tile.pipeline import Lowering, lowering
 from neptune.tune.defaults import fits
-from neptune.tune.facts import read_facts
 from neptune.tune.family import Family, Wishes, choose
 from neptune.tune.gains import OtherForm
 from neptune.tune.invariance import varying
-from neptune.tune.machine import DEFAULT, Machine
+from neptune.tune.model.facts import read_facts
+from neptune.tune.model.machine import DEFAULT, Machine
 from neptune.tune.params import space_of
 from neptune.tune.points import points
 

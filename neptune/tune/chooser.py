@@ -20,16 +20,16 @@ import numpy as np
 
 from neptune.base import logs
 from neptune.base.choice import Choice
-from neptune.ir.parser import parse_program
 from neptune.ir.program import Program
+from neptune.ir.text.parser import parse_program
 from neptune.runtime.family import Tree, pick
 from neptune.tile.parser import parse_tiles
 from neptune.tile.printer import declarations
 from neptune.tune.family import Family, fastest, lost
 from neptune.tune.gains import Gain
-from neptune.tune.machine import Machine
 from neptune.tune.measured import Measured, Sample
-from neptune.tune.numbers import Array
+from neptune.tune.model.machine import Machine
+from neptune.tune.model.numbers import Array
 from neptune.tune.points import Sizes, between, class_sizes, points, sizes_of
 from neptune.tune.rows import Rows
 from neptune.tune.tree import grown, where_measured

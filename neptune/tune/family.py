@@ -22,9 +22,9 @@ from neptune.base.choice import Choice
 from neptune.runtime.family import Tree, pick
 from neptune.tile.ir import TileProgram
 from neptune.tune.gains import FURTHER, Counted, OtherForm
-from neptune.tune.machine import Machine
 from neptune.tune.measured import Measured, Sample
-from neptune.tune.numbers import Array
+from neptune.tune.model.machine import Machine
+from neptune.tune.model.numbers import Array
 from neptune.tune.params import space_of
 from neptune.tune.points import Sizes
 from neptune.tune.rank import CLOSE, LAUNCH

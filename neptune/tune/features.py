@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from neptune.tune.numbers import Array
-from neptune.tune.prediction import SPENT, Predictions
+from neptune.tune.model.numbers import Array
+from neptune.tune.model.prediction import SPENT, Predictions
 
 LAUNCH = ("num_warps", "num_stages")
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from neptune.tile.ir import TileProgram
 from neptune.tune.measured import MODEL, OCTAVE, octaves_between
-from neptune.tune.numbers import Array
+from neptune.tune.model.numbers import Array
 from neptune.tune.points import Sizes
 
 WITHIN = 1.6

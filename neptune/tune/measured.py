@@ -22,7 +22,7 @@ from typing import TypeAlias
 import numpy as np
 
 from neptune.base.choice import Choice
-from neptune.tune.numbers import Array
+from neptune.tune.model.numbers import Array
 
 Sizes: TypeAlias = Mapping[str, int]
 BELIEVED = 1.0

@@ -17,9 +17,9 @@ from typing import Any
 from neptune.base.choice import Choice
 from neptune.tile.ir import TileProgram
 from neptune.tune.family import Family
-from neptune.tune.machine import Machine
+from neptune.tune.model.machine import Machine
+from neptune.tune.model.prediction import KernelTime
 from neptune.tune.params import space_of
-from neptune.tune.prediction import KernelTime
 from neptune.tune.rank import ranked
 from neptune.tune.subject import Subject
 

@@ -16,7 +16,7 @@ from neptune.runtime.parts import LARGEST
 from neptune.tile.context import SHORTEST_DOT
 from neptune.tile.ir import TileProgram
 from neptune.tune.defaults import defaults, least_tiles
-from neptune.tune.machine import DEFAULT, Machine
+from neptune.tune.model.machine import DEFAULT, Machine
 
 LOG = logging.getLogger("neptune.compiler")
 LIMITS = {"num_warps": 32, "num_stages": 16}

@@ -21,7 +21,7 @@ from neptune.ir.expr import Var, variables
 from neptune.ir.program import Program
 from neptune.runtime.family import class_of
 from neptune.tile.ir import TileProgram
-from neptune.tune.numbers import Numbers
+from neptune.tune.model.numbers import Numbers
 
 Sizes = dict[str, int]
 Limits = tuple[int, int, int]

@@ -23,12 +23,12 @@ from neptune.ir.expr import variables
 from neptune.ir.integers import known_size
 from neptune.tile.ir import TileProgram
 from neptune.tile.registers import dots
-from neptune.tune.columns import Points, columns_of
-from neptune.tune.cost import Model
-from neptune.tune.machine import Machine
+from neptune.tune.model.columns import Points, columns_of
+from neptune.tune.model.cost import Model
+from neptune.tune.model.machine import Machine
+from neptune.tune.model.prediction import Prediction, Predictions
+from neptune.tune.model.work import KernelWork
 from neptune.tune.parts import parts_of
-from neptune.tune.prediction import Prediction, Predictions
-from neptune.tune.work import KernelWork
 
 WARPS, STAGES = (4, 8), (2, 3, 4)
 """With products: a warp group or two, and pipelines."""

@@ -10,11 +10,11 @@ from math import inf
 import numpy as np
 
 from neptune.tile.ir import TileProgram
-from neptune.tune.columns import Points
 from neptune.tune.gains import CLOSE, NONE, WITHIN, Asked, Counted, Gain, OtherForm
-from neptune.tune.machine import Machine
 from neptune.tune.measured import Measured
-from neptune.tune.numbers import Array
+from neptune.tune.model.columns import Points
+from neptune.tune.model.machine import Machine
+from neptune.tune.model.numbers import Array
 from neptune.tune.parts import parts_of
 from neptune.tune.points import Sizes
 from neptune.tune.rank import Ranked, model_of, predictions, preferred, ranked, ranked_at

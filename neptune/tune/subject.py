@@ -14,16 +14,16 @@ from math import isfinite
 
 from neptune.ir.expr import Const, Expr, Var, loads, variables, walk
 from neptune.ir.integers import known_size
-from neptune.ir.parser import parse_program
 from neptune.ir.program import For, Program, Stage, for_loops, paths
+from neptune.ir.text.parser import parse_program
 from neptune.runtime.artifact import AT, Artifact
 from neptune.runtime.modules import covers
 from neptune.tile.ir import Assign, LoadTile, Local, Scalar, StoreTile, TExpr, TileProgram, stmt_exprs, walk_stmts
 from neptune.tile.parser import parse_tiles
-from neptune.tune.columns import Points
-from neptune.tune.machine import Machine
+from neptune.tune.model.columns import Points
+from neptune.tune.model.machine import Machine
+from neptune.tune.model.prediction import Prediction
 from neptune.tune.points import LADDER, reference, sizes_of
-from neptune.tune.prediction import Prediction
 from neptune.tune.rank import model_of, predictions
 
 

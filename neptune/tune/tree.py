@@ -16,7 +16,7 @@ from typing import TypeAlias
 import numpy as np
 
 from neptune.runtime.family import Cut, Tree, pick
-from neptune.tune.numbers import Array
+from neptune.tune.model.numbers import Array
 from neptune.tune.points import Sizes
 
 GAIN = 0.0005

@@ -18,12 +18,12 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from neptune.errors import Unsupported
+from neptune.ir.analysis.ranges import RangePredicate
 from neptune.ir.dtypes import is_float
 from neptune.ir.evaluate.domains import EvaluationError, Model, TooLarge, Unevaluated, Value
 from neptune.ir.evaluate.memory import STATEMENT, Work
 from neptune.ir.evaluate.program import Runnable
 from neptune.ir.expr import Expr, walk
-from neptune.ir.ranges import RangePredicate
 from neptune.tile.ir import TileProgram, stmt_exprs, walk_stmts
 from neptune.verify.coverage import Cases
 from neptune.verify.evaluate import evaluated, runnable

@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 
 from neptune.errors import Unsupported
+from neptune.ir.analysis.ranges import RangePredicate
 from neptune.ir.dtypes import is_float
 from neptune.ir.evaluate.domains import EvaluationError, Model, Unevaluated, Value, every
 from neptune.ir.evaluate.parallel import statement_exprs
 from neptune.ir.expr import OPS, Const, Expr, Op, walk
 from neptune.ir.program import Program, Update, updates
 from neptune.ir.program import walk as walk_stmt
-from neptune.ir.ranges import RangePredicate
 from neptune.ir.reducers import REDUCERS
 from neptune.tile.ir import Reduce, Scalar, stmt_exprs, walk_stmts
 from neptune.verify.degrees import Degrees, agreement

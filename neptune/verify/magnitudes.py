@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from neptune.ir.analysis.ranges import RangePredicate
 from neptune.ir.dtypes import DTYPES, is_float
 from neptune.ir.evaluate.domains import Array, EvaluationError, Results, Unevaluated, Value, every
 from neptune.ir.evaluate.floats import Float64, Rounded, Stochastic, round_to
@@ -32,7 +33,6 @@ from neptune.ir.expr import walk as walk_expr
 from neptune.ir.ops import Range
 from neptune.ir.program import Buffer, Program
 from neptune.ir.program import walk as walk_stmt
-from neptune.ir.ranges import RangePredicate
 from neptune.verify.batched import COUNT, batched
 from neptune.verify.evaluate import evaluated
 from neptune.verify.instances import MakeInputs, Sizes, draw_inputs, number, volume

@@ -20,12 +20,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from neptune.ir.analysis.ranges import RangePredicate
 from neptune.ir.evaluate.domains import EvaluationError
 from neptune.ir.evaluate.parallel import statement_exprs
 from neptune.ir.expr import Expr, loads, variables, walk
 from neptune.ir.program import Alloc, Buffer, For, Program, Scalar, Stmt, Tunable, nests, seq, stages, written
 from neptune.ir.program import walk as walk_stmt
-from neptune.ir.ranges import RangePredicate
 from neptune.tile.ir import LoadTile, Loop, StoreTile, TileKernel, TileProgram, bound_exprs, stmt_exprs, walk_stmts
 from neptune.tile.ir import Scalar as TileScalar
 from neptune.verify.draws import Shared

@@ -26,8 +26,8 @@ from neptune.fusion.schedule import Schedule, replay
 from neptune.ir.evaluate.domains import EvaluationError
 from neptune.ir.program import Program
 from neptune.ir.verify import verify
-from neptune.runtime.interpret import run_interpreted
 from neptune.runtime.modules import covers
+from neptune.runtime.processes.interpret import run_interpreted
 from neptune.tile.arrange import arrange, started
 from neptune.tile.ir import TileProgram
 from neptune.tile.localize import localize

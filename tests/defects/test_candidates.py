@@ -20,8 +20,8 @@ from neptune.frontend import builder as nb
 from neptune.frontend.builder import Tensor, compute, placeholder, reduce_axis, var
 from neptune.ir.evaluate.memory import Work
 from neptune.ir.expr import Const, Var, select
-from neptune.ir.parser import parse_program
 from neptune.ir.program import Program
+from neptune.ir.text.parser import parse_program
 from neptune.tile.address import Box
 from neptune.tile.ir import LoadTile, StoreTile, stmt_exprs, walk, walk_stmts
 from neptune.tile.passes.addresses import addressed

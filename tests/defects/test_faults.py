@@ -15,7 +15,7 @@ from neptune import config
 from neptune.errors import NeptuneError, RecordError
 from neptune.runtime.artifact import digest
 from neptune.runtime.saved import MANIFEST
-from neptune.tune import calibrated
+from neptune.tune.model import calibrated
 from qa.fuzz_faults import KINDS, trial
 from tests.examples.kernel_examples import rows_program
 

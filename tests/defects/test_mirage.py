@@ -37,7 +37,7 @@ from neptune.mirage.types import graph_types
 from neptune.mirage.verifier.candidates import Candidates
 from neptune.mirage.verifier.verdict import verify
 from neptune.ops.parts import wide
-from neptune.tune.machine import DEFAULT
+from neptune.tune.model.machine import DEFAULT
 from qa.fuzz_mirage import trial
 from qa.mirage_axioms import W, X, Y, Z, exp, graph, sqrt, times, total
 from tests.unit.mirage import mirage_json

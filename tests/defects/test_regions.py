@@ -13,7 +13,7 @@ import torch
 import neptune
 from neptune.errors import ShapeError
 from neptune.graph import backend
-from neptune.ir.printer import print_program
+from neptune.ir.text.printer import print_program
 from qa.fuzz_graphs import by_evaluator, trial
 
 Tensor = torch.Tensor

@@ -17,7 +17,9 @@ import neptune.functional as F
 from neptune.errors import ExpressionError, NeptunePerformanceWarning, ShapeError
 from neptune.functional import flex
 from neptune.ops.softmax import softmax
-from neptune.runtime import arguments, custom_op, plans, transforms
+from neptune.runtime import custom_op, transforms
+from neptune.runtime.calls import arguments
+from neptune.runtime.launching import plans
 from qa.evaluated import evaluated
 
 pytestmark = pytest.mark.compared

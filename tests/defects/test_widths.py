@@ -32,12 +32,12 @@ from neptune.ir.evaluate.memory import Memory
 from neptune.ir.evaluate.program import evaluate
 from neptune.ir.expr import Const, Op, Var, binary, cast
 from neptune.ir.integers import evaluate_size
-from neptune.ir.printer import print_expr
 from neptune.ir.program import For, Program, walk
+from neptune.ir.text.printer import print_expr
 from neptune.ops import masks
 from neptune.ops.attention import attention
+from neptune.runtime.calls.products import Widths
 from neptune.runtime.modules import Form
-from neptune.runtime.products import Widths
 from neptune.schedule import solve_bounds
 from neptune.templates.flash_attention import flash_attention
 from qa import fuzz_masks

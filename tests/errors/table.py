@@ -36,7 +36,7 @@ import pytest
 import neptune
 from neptune import config
 from neptune.errors import NeptuneError
-from neptune.fusion import repair, theorem
+from neptune.fusion.repairs import repair, theorem
 from neptune.fusion.schedule import PRIMITIVES, Schedule
 from neptune.tune import choose
 from tests.examples.schedule_examples import Frozen

@@ -3,8 +3,8 @@
 import pytest
 
 from neptune.errors import FusionError
-from neptune.fusion.repair import solve
-from neptune.fusion.roles import Predecessor, Query
+from neptune.fusion.repairs.repair import solve
+from neptune.fusion.repairs.roles import Predecessor, Query
 from neptune.ir.expr import Const, Expr, Load, Var, cast, op, select
 
 ROW, COL = Var("i"), Var("j")

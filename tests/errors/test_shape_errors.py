@@ -9,7 +9,7 @@ import torch
 import neptune
 from neptune.errors import ShapeError
 from neptune.ops.attention import prefill_global
-from neptune.runtime.arguments import Signature
+from neptune.runtime.calls.arguments import Signature
 from tests.examples.kernel_examples import pair_program, rows_fused, rows_program
 
 X, W = torch.zeros(4, 6), torch.zeros(6)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from neptune.ir.parser import parse_program
 from neptune.ir.program import Program
+from neptune.ir.text.parser import parse_program
 
 
 def rows_program() -> Program:

@@ -16,7 +16,7 @@ from neptune.ir.decompose import decompose
 from neptune.ir.integers import evaluate_size
 from neptune.ir.program import Program
 from neptune.ir.verify import verify
-from neptune.runtime.interpret import run_interpreted
+from neptune.runtime.processes.interpret import run_interpreted
 from neptune.tile.ir import TileProgram
 from neptune.tile.pipeline import PASSES, lower
 from neptune.tile.translate import translate

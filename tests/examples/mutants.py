@@ -11,8 +11,8 @@ from dataclasses import replace
 from itertools import pairwise
 
 from neptune.ir.expr import Const, Expr, Op, conjuncts, logical_and, rewrite
-from neptune.ir.printer import print_expr
 from neptune.ir.program import For, Program, Seq, Stage, Stmt, map_action, rewrite_stmt, walk
+from neptune.ir.text.printer import print_expr
 from neptune.tile.ir import (
     Assign,
     Branch,

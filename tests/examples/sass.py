@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from neptune.errors import InternalError
-from neptune.runtime.listing import Function, Instruction, disassemble, functions, loops
+from neptune.runtime.machine_code.listing import Function, Instruction, disassemble, functions, loops
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 from unittest import mock
 
-from neptune.fusion import factor, obligations, plan, repair, strategies, write
+from neptune.fusion.repairs import factor, obligations, repair, strategies
+from neptune.fusion.rewriting import plan, write
 from neptune.ir.expr import Op, rewrite
 from neptune.schedule.primitives import partition
 from neptune.tile.stage import StageTranslator

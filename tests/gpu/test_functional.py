@@ -10,7 +10,7 @@ import torch
 import neptune.functional as F
 from neptune.driver.pipeline import compile
 from neptune.errors import ShapeError
-from neptune.ir.parser import parse_program
+from neptune.ir.text.parser import parse_program
 from qa import fuzz_functional
 from qa.zoo import Mods, causal, of_torch, sliding
 from tests.unit.runtime.test_descriptors import ATTENTION
@@ -84,7 +84,7 @@ def test_values_of_16_columns_by_blocks(seed: int, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("stages", [1, 2, 3])
 @pytest.mark.parametrize("tiles", [(64, 64, 4), (64, 128, 4), (128, 64, 4), (128, 64, 8), (64, 64, 8), (64, 32, 4)])
 def test_values_of_16_columns(tiles: tuple[int, int, int], stages: int) -> None:
-    """ptxas 12.8 loses a descriptor where their tile lies in the place of the keys' (`neptune.runtime.descriptors`)."""
+    """ptxas 12.8 loses a descriptor where the tile lies in the keys' place (`runtime/machine_code/descriptors.py`)."""
     q, k, v = (torch.randn(2, 300, n, device="cuda", dtype=torch.bfloat16) for n in (64, 64, 16))
     params = dict(zip(("BLOCK_M", "BLOCK_N", "num_warps"), tiles, strict=True)) | {"num_stages": stages}
     kernel = compile(parse_program(ATTENTION), "flash_attention", params=params, form="triton")

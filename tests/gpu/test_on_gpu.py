@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bench.cases import Case
-from neptune.runtime.launch import default_target
+from neptune.runtime.launching.launch import default_target
 from qa import gpu_check
 
 pytestmark = pytest.mark.gpu

@@ -21,8 +21,8 @@ from neptune.codegen.llvm import LLVMKernel, compile_llvm
 from neptune.ir.evaluate.floats import Rounded
 from neptune.ir.expr import Var
 from neptune.ir.program import Buffer
-from neptune.runtime.interpret import run_interpreted
 from neptune.runtime.modules import Form
+from neptune.runtime.processes.interpret import run_interpreted
 from neptune.verify.evaluate import evaluate
 from neptune.verify.numerics import Errors, allowance, rel_error
 from qa.guards import guarded

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bench.references import attention as reference
-from neptune.ir.forms import FORMS
+from neptune.ir.analysis.forms import FORMS
 from neptune.ops.attention import attention
 from tests.numerics.cases import attention_sizes, families
 from tests.numerics.harness import Subject, check

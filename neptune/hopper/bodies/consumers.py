@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 from neptune.errors import Unsupported
 from neptune.hopper.hardware import ROWS
-from neptune.ir.affine import linear, poly
 from neptune.ir.expr import Const, Expr, Op, Var, binary, variables, walk
+from neptune.ir.indices.affine import linear, poly
 from neptune.ir.program import Tunable
 from neptune.tile.ir import (
     Assign,

@@ -11,8 +11,8 @@ from functools import reduce
 
 from neptune.codegen.triton_expr import ceiling
 from neptune.errors import Unsupported, answered
+from neptune.ir.analysis.facts import slope
 from neptune.ir.expr import Expr, Op, Var, args_of, binary, conjuncts, substitute, variables
-from neptune.ir.facts import slope
 from neptune.ir.ops import SIGNS
 from neptune.tile.ir import Assign, Branch, Loop, TStmt, walk_stmts
 from neptune.tile.passes.util import Block, assigns

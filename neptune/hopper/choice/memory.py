@@ -50,7 +50,7 @@ from neptune.tile.ir import (
 )
 from neptune.tile.passes.operands import sums_of
 from neptune.tile.passes.util import Block
-from neptune.tune.constants import OPERATORS
+from neptune.tune.model.constants import OPERATORS
 
 CAPTURED = 512
 """Bytes for what roles are started with: parameters, and where their tiles are (320 to 344 in compiled attention)."""

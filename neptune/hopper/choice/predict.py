@@ -9,8 +9,8 @@ where `units` is of all consumers, `chain` of one, and `copies` what the produce
 consumers that share the stages of a ring come to them together. Groups come to programs, one a processor, as a lever
 says. Products of loaded tiles that stay in flight until the next are issued wait for nothing: their chain is the
 products alone, and copies come beside them. How often loops run, what statements cost and bytes through memory are
-those of `neptune.tune.cost`; constants here are few, and `python -m bench.hopper_cost` judges them. Where launches
-choose in how many parts an axis is folded, they choose it for the groups of this form.
+those of `neptune.tune.model.cost`; constants here are few, and `python -m bench.hopper_cost` judges them. Where
+launches choose in how many parts an axis is folded, they choose it for the groups of this form.
 
     Predictor(model, {"s_q": 4096, …}, DEVICES["H200"]).of(Levers(2, 2, "table", tiles={"BLOCK_N": 128})).us  →  1780.0
 """
@@ -29,12 +29,12 @@ from neptune.hopper.hardware import LATENCY, ROWS, WARPS
 from neptune.hopper.ir import Levers
 from neptune.ir.expr import Var, variables
 from neptune.tile.ir import TileProgram
-from neptune.tune.columns import Points, columns_of
-from neptune.tune.constants import FITTED
-from neptune.tune.cost import KernelAt, Model
-from neptune.tune.machine import Machine
-from neptune.tune.numbers import Array
-from neptune.tune.work import KernelWork, Move, Section
+from neptune.tune.model.columns import Points, columns_of
+from neptune.tune.model.constants import FITTED
+from neptune.tune.model.cost import KernelAt, Model
+from neptune.tune.model.machine import Machine
+from neptune.tune.model.numbers import Array
+from neptune.tune.model.work import KernelWork, Move, Section
 
 EXACT = 4096
 """Groups that are shared out one by one; of more, what is uneven at the end is little."""
@@ -123,7 +123,7 @@ class Predictor:
         return next(w for w in model.works if self.name in ("", w.kernel.name))
 
     def on_tiles(self, params: Mapping[str, int]) -> float:
-        """Microseconds of the kernel on tiles, in the Triton form, by `neptune.tune.cost`."""
+        """Microseconds of the kernel on tiles, in the Triton form, by `neptune.tune.model.cost`."""
         model = self.tiles or self.model
         known = columns_of(model.program, Points.at([params], self.sizes), self.machine)
         return float(model.times(self._of(model), known, self.machine).us[0])

@@ -24,7 +24,7 @@ from neptune.hopper.explain import LEVERS
 from neptune.hopper.ir import Levers
 from neptune.tile.ir import TileProgram
 from neptune.tune.gains import Asked
-from neptune.tune.machine import Machine
+from neptune.tune.model.machine import Machine
 
 ORDERS = {"table": ("table", "stride", "once", "reverse"), "stride": ("stride", "once"), "once": ("once", "stride")}
 """Orders in which groups of rows may come to programs, by what counts put first: a table, or the longest ones first,

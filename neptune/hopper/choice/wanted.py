@@ -16,7 +16,7 @@ from neptune.hopper.group_order import by_data
 from neptune.hopper.ir import Levers
 from neptune.tile.ir import TileProgram
 from neptune.tile.passes.short import shortened
-from neptune.tune.machine import Machine
+from neptune.tune.model.machine import Machine
 from neptune.tune.rank import model_of
 
 EXCLUSIVE = ("persistent", "own_out", "ahead")

@@ -28,8 +28,8 @@ from neptune.hopper.roles.as_tiles import addressed_roles
 from neptune.ir.expr import Const, Expr, Var
 from neptune.ir.integers import Span
 from neptune.ir.program import Tunable
-from neptune.runtime.addressing import KernelParameters
 from neptune.runtime.artifact import launch_name
+from neptune.runtime.calls.addressing import KernelParameters
 from neptune.tile.address import Addressed
 from neptune.tile.ir import TileKernel, TileProgram
 

@@ -23,8 +23,8 @@ from neptune.hopper.gluon.roles import FIRST, TABLE
 from neptune.hopper.hardware import WARPS
 from neptune.hopper.ir import AsyncKernel, Fill, inside, walk_async
 from neptune.ir.expr import Const, Expr, Var, rewrite, variables
-from neptune.runtime.addressing import extent_of
-from neptune.runtime.recording import KEPT, LAUNCHER
+from neptune.runtime.calls.addressing import extent_of
+from neptune.runtime.launching.recording import KEPT, LAUNCHER
 from neptune.tile.ir import Loop, TileProgram
 
 DESCRIBED = """\
@@ -64,7 +64,7 @@ def balanced(weights, programs, row, read, device):
         table.{KEPT} = True
     return MADE.setdefault(key, made)
 '''
-"""A table is made at the first call of a shape, which is never one that is captured (`neptune.runtime.launch`)."""
+"""A table is made at the first call of a shape, which is never captured (`neptune.runtime.launching.launch`)."""
 NUMBERS = ("num_warps", "num_stages")
 Params: TypeAlias = Mapping[str, int]
 """Tile sizes, warps and stages of the kernels on tiles."""

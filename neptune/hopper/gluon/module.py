@@ -27,7 +27,7 @@ from neptune.hopper.gluon.roles import HALVES, INIT, LANE_SUMS, PAIRS, PIN
 from neptune.hopper.ir import AsyncKernel
 from neptune.ir.integers import Span
 from neptune.ir.program import Buffer
-from neptune.runtime.addressing import KernelParameters
+from neptune.runtime.calls.addressing import KernelParameters
 from neptune.tile.boxes import aligned_rows
 from neptune.tile.ir import TileProgram
 

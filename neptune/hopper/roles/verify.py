@@ -36,7 +36,7 @@ from neptune.hopper.roles.ring_groups import apart
 from neptune.ir.check import report, reported
 from neptune.ir.dtypes import DTYPES, FLOAT8, is_int
 from neptune.ir.expr import Const, Expr, Load, Op
-from neptune.ir.printer import print_expr
+from neptune.ir.text.printer import print_expr
 from neptune.tile.ir import Assign, Branch, Dot, Local, Loop, StoreTile, TileProgram, bare
 from neptune.tile.passes.util import scalar_names
 from neptune.tile.verify import mistakes

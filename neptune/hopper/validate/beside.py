@@ -14,8 +14,8 @@ import torch
 
 from neptune.runtime.artifact import Artifact
 from neptune.runtime.hopper.accepted import Compared, Timed, timed_of
+from neptune.runtime.processes.worker import Json, Worker
 from neptune.runtime.saved import packed
-from neptune.runtime.worker import Json, Worker
 
 IDLE = 15.0
 """Seconds that the process waits for a next kernel: starting one takes seconds, and it holds some memory of the GPU."""

@@ -17,9 +17,9 @@ from neptune.errors import InternalError, TargetError, unless_refused
 from neptune.hopper.gluon import versions
 from neptune.hopper.hardware import TARGET, WARPS
 from neptune.hopper.validate.sass import Lint, lint
-from neptune.runtime.addressing import KernelParameters
-from neptune.runtime.listing import disassemble
-from neptune.runtime.worker import Json, Worker
+from neptune.runtime.calls.addressing import KernelParameters
+from neptune.runtime.machine_code.listing import disassemble
+from neptune.runtime.processes.worker import Json, Worker
 
 KINDS = ("ttgir", "ptx", "cubin")
 LOG = logging.getLogger("neptune.codegen")

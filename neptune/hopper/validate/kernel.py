@@ -22,13 +22,13 @@ from neptune.hopper.validate.verdicts import judged, known, timed
 from neptune.ir.check import nearest_size, with_room
 from neptune.ir.dtypes import is_float
 from neptune.ir.program import Program
-from neptune.runtime import launch
-from neptune.runtime.addressing import LOADS
 from neptune.runtime.artifact import AT, PREDICTION, Artifact
+from neptune.runtime.calls.addressing import LOADS
 from neptune.runtime.executable import Executable
 from neptune.runtime.hopper import accepted
 from neptune.runtime.hopper.accepted import Compared, Verdict
 from neptune.runtime.hopper.data import ASYNCHRONOUS, Asynchronous
+from neptune.runtime.launching import launch
 
 LARGE, ODD, LONG, SHORT = 200, 70, 515, 33
 """Sizes of what both forms are compared on, no multiples of a tile: some tiles, of few sizes or of many; many tiles,

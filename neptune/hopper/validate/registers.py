@@ -13,7 +13,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from neptune.runtime.listing import Instruction
+from neptune.runtime.machine_code.listing import Instruction
 
 _REGISTER = re.compile(r"(?<![\w.])R(\d+)(\.64)?")
 _PREDICATE = re.compile(r"^!?U?P(?:\d|T)$")

@@ -11,7 +11,8 @@ wait makes a kernel that compiles without a warning, and is wrong now and then. 
 
 And nothing but products may write what a product takes behind the fence in front of it: it reads registers past the
 ordinary pipeline, so that a write to its left operand or its accumulator counts for it only behind a `WARPGROUP.ARRIVE`
-(PTX: wgmma.fence). And no product takes a descriptor that holds no address (`neptune.runtime.descriptors`).
+(PTX: wgmma.fence). And no product takes a descriptor that holds no address
+(`neptune.runtime.machine_code.descriptors`).
 
 The rule is the one of PTX for wgmma.mma_async; a guarded instruction counts as if it ran, and one that is not known as
 if it wrote everything. Which products may be in flight is worked out over all paths: at a join the newest groups of
@@ -26,8 +27,8 @@ from functools import reduce
 from typing import TypeVar
 
 from neptune.hopper.validate.registers import Access, Product, access, is_product, names, product
-from neptune.runtime.descriptors import lost
-from neptune.runtime.listing import ENDS, Function, Instruction, functions, loops
+from neptune.runtime.machine_code.descriptors import lost
+from neptune.runtime.machine_code.listing import ENDS, Function, Instruction, functions, loops
 
 MOST_GROUPS = 8
 """A wait leaves seven groups in flight at most: what is older is one group."""
@@ -123,7 +124,7 @@ def _bounded(groups: Groups) -> Groups:
 
 
 def lint(text: str) -> list[Lint]:
-    """The verdict on every kernel of a listing (`neptune.runtime.listing.disassemble`)."""
+    """The verdict on every kernel of a listing (`neptune.runtime.machine_code.listing.disassemble`)."""
     return [_lint(f) for f in functions(text)]
 
 

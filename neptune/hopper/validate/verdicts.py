@@ -37,7 +37,7 @@ from neptune.runtime.hopper.accepted import (
     written,
 )
 from neptune.runtime.hopper.data import Asynchronous, Roles
-from neptune.runtime.launch import capturing
+from neptune.runtime.launching.launch import capturing
 
 FOLDER = "accepted"
 MAGIC = b"neptune-accepted 1 "

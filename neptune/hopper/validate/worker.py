@@ -28,7 +28,7 @@ from neptune.runtime.artifact import Packed, unpack
 from neptune.runtime.bench import Call, GpuCalls, captured, drawn, poisoned
 from neptune.runtime.executable import Executable
 from neptune.runtime.hopper.accepted import Compared, Quartiles
-from neptune.runtime.worker import Json, first_line, serve_alone
+from neptune.runtime.processes.worker import Json, first_line, serve_alone
 
 DRAWS = 3
 REPEATS = 4

@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from neptune.ir.analysis.facts import of_dtype, range_of
 from neptune.ir.expr import Expr, Load, Op, args_of, binary, substitute
-from neptune.ir.facts import of_dtype, range_of
 from neptune.ir.ops import Range
 from neptune.ir.program import Store, Update
 from neptune.mirage.lowering.definitions import Definitions

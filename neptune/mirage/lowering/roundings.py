@@ -21,8 +21,8 @@ from dataclasses import dataclass, field, replace
 
 from neptune.ir.dtypes import DTYPES
 from neptune.ir.expr import Cast, Const, Expr, Load, Op, Var, binary, cast, substitute, variables, walk
-from neptune.ir.printer import print_expr
 from neptune.ir.program import Program, Stage, Store, Update, stages
+from neptune.ir.text.printer import print_expr
 from neptune.mirage.lowering.definitions import Definitions
 from neptune.mirage.lowering.operands import core
 from neptune.mirage.lowering.ranges import range_in

@@ -21,9 +21,9 @@ from fractions import Fraction
 from neptune.ir.dtypes import DTYPES
 from neptune.ir.expr import Cast, Const, Expr, Load, Op, Select, Var, binary, rewrite, variables, walk
 from neptune.ir.ops import OPS
-from neptune.ir.printer import print_expr
 from neptune.ir.program import Store, Update
 from neptune.ir.reducers import REDUCERS
+from neptune.ir.text.printer import print_expr
 from neptune.mirage.ir import Graph, needed, nodes
 from neptune.mirage.lowering.definitions import Definitions
 from neptune.mirage.lowering.ranges import range_in

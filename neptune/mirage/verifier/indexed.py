@@ -24,7 +24,7 @@ from typing import TypeAlias
 from neptune.errors import Unsupported, answered
 from neptune.ir.dtypes import is_int
 from neptune.ir.expr import Cast, Const, Expr, Op, Var, walk
-from neptune.ir.printer import print_expr
+from neptune.ir.text.printer import print_expr
 from neptune.mirage.ir import GRID, LOOP, NOTHING, TILE, Graph, Kernel, Load, Node, tensors_of
 from neptune.mirage.ops import OPS
 from neptune.mirage.types import graph_types

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from neptune.runtime.addressing import KernelParameters
+from neptune.runtime.calls.addressing import KernelParameters
 from neptune.versions import versions
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 from neptune.ir.integers import Span
-from neptune.ir.parser import parse_program
-from neptune.runtime.addressing import (
+from neptune.ir.text.parser import parse_program
+from neptune.runtime.calls.addressing import (
     Json,
     KernelParameters,
     Tensors,

@@ -15,10 +15,9 @@ from dataclasses import dataclass, replace
 from itertools import permutations
 
 from neptune.errors import ScheduleError
-from neptune.ir.affine import Poly, linear, poly, scope_of, split_by, with_remainders, within
 from neptune.ir.expr import Const, Expr, Op, Var, binary, loads, rewrite, variables
 from neptune.ir.expr import walk as walk_expr
-from neptune.ir.printer import print_expr, print_stage
+from neptune.ir.indices.affine import Poly, linear, poly, scope_of, split_by, with_remainders, within
 from neptune.ir.program import (
     ZERO,
     Alloc,
@@ -34,6 +33,7 @@ from neptune.ir.program import (
     walk,
     writes,
 )
+from neptune.ir.text.printer import print_expr, print_stage
 from neptune.schedule.state import Loop, State, reads, replace_node
 
 GRID = ("grid.x", "grid.y", "grid.z")

@@ -34,7 +34,6 @@ from dataclasses import replace
 
 from neptune.errors import ScheduleError
 from neptune.ir.expr import Expr, Load, Var
-from neptune.ir.printer import print_stage
 from neptune.ir.program import (
     Buffer,
     Stmt,
@@ -46,6 +45,7 @@ from neptune.ir.program import (
     stages,
     writes,
 )
+from neptune.ir.text.printer import print_stage
 from neptune.schedule.definition import Definition, define, whole_axis
 from neptune.schedule.primitives.bind import shared_by_programs
 from neptune.schedule.state import State, fresh_name, insert_before, names_in_use, reads, replace_node

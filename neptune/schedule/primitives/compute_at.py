@@ -30,13 +30,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from neptune.errors import ScheduleError
-from neptune.ir.affine import (
-    always,
-    linear,
-    poly,
-    scope_of,
-    simplify,
-)
 from neptune.ir.expr import (
     Const,
     Expr,
@@ -49,7 +42,7 @@ from neptune.ir.expr import (
     substitute,
     variables,
 )
-from neptune.ir.printer import print_expr, print_stage
+from neptune.ir.indices.affine import always, linear, poly, scope_of, simplify
 from neptune.ir.program import (
     ZERO,
     For,
@@ -65,6 +58,7 @@ from neptune.ir.program import (
     wrap,
     writes,
 )
+from neptune.ir.text.printer import print_expr, print_stage
 from neptune.schedule.alignment import Nest, nest_of
 from neptune.schedule.definition import Definition
 from neptune.schedule.primitives.bind import shared_by_programs

@@ -18,8 +18,8 @@ from dataclasses import replace
 from neptune.errors import InternalError, ScheduleError
 from neptune.ir.decompose import init_nest
 from neptune.ir.expr import loads, variables
-from neptune.ir.printer import print_stage
 from neptune.ir.program import For, Stage, Update, reduction_loops, seq, stages, writes
+from neptune.ir.text.printer import print_stage
 from neptune.schedule.state import Loop, State, check_whole, init_loads, replace_node
 
 

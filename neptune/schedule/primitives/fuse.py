@@ -12,11 +12,11 @@ Guards go along. What `split` cut in two comes together again: (f // B)*B + f % 
 from __future__ import annotations
 
 from neptune.errors import ScheduleError
-from neptune.ir.affine import Poly, number, poly, to_expr
 from neptune.ir.dtypes import is_int
 from neptune.ir.expr import Expr, Op, Var, binary, rewrite, substitute, variables
-from neptune.ir.printer import print_expr, print_stage
+from neptune.ir.indices.affine import Poly, number, poly, to_expr
 from neptune.ir.program import ZERO, For, for_loops, map_exprs, paths, reduction_loops
+from neptune.ir.text.printer import print_expr, print_stage
 from neptune.schedule.state import Loop, State, check_whole, fresh_name, names_in_use
 
 

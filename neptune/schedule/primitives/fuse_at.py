@@ -21,9 +21,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from neptune.errors import ScheduleError
-from neptune.ir.affine import Poly, always, extreme, linear, number, poly, scope_of, split_by, within
 from neptune.ir.expr import Expr, Load, Var, binary, conjuncts, logical_and, substitute, variables
-from neptune.ir.printer import print_expr, print_stage
+from neptune.ir.indices.affine import Poly, always, extreme, linear, number, poly, scope_of, split_by, within
+from neptune.ir.indices.quotients import divided
 from neptune.ir.program import (
     ZERO,
     For,
@@ -42,7 +42,7 @@ from neptune.ir.program import (
     wrap,
     writes,
 )
-from neptune.ir.quotients import divided
+from neptune.ir.text.printer import print_expr, print_stage
 from neptune.schedule.alignment import Nest, align, counted, nest_of, shared_in_part, tiled
 from neptune.schedule.definition import Definition
 from neptune.schedule.primitives.bind import shared_by_programs, writes_apart

@@ -12,8 +12,8 @@ from dataclasses import replace
 
 from neptune.errors import ScheduleError
 from neptune.ir.expr import Expr, Load, Var, rewrite, substitute, variables
-from neptune.ir.printer import print_stage
 from neptune.ir.program import Store, map_exprs, stages, writes
+from neptune.ir.text.printer import print_stage
 from neptune.schedule.definition import Definition, MapDef
 from neptune.schedule.state import State, reads
 

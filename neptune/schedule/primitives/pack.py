@@ -30,12 +30,12 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from neptune.errors import ScheduleError
-from neptune.ir.affine import poly, scope_of
 from neptune.ir.contraction import contraction
 from neptune.ir.expr import Cast, Const, Expr, Load, Op, Var, binary, ceildiv, rewrite, substitute, variables, walk
-from neptune.ir.printer import print_expr, print_stage
+from neptune.ir.indices.affine import poly, scope_of
+from neptune.ir.indices.quotients import divided, quotient
 from neptune.ir.program import ZERO, Buffer, For, Program, Stmt, map_action, paths, writes
-from neptune.ir.quotients import divided, quotient
+from neptune.ir.text.printer import print_expr, print_stage
 from neptune.schedule.alignment import Axes
 from neptune.schedule.definition import Definition, define, whole_axis
 from neptune.schedule.primitives.buffers import cache_write, own_nest

@@ -25,8 +25,7 @@ from functools import reduce
 from math import inf
 
 from neptune.errors import ScheduleError
-from neptune.ir.absorb import NEG_INF, conjunct_false, unchanged
-from neptune.ir.affine import Scope, always, scope_of
+from neptune.ir.analysis.absorb import NEG_INF, conjunct_false, unchanged
 from neptune.ir.decompose import decompose
 from neptune.ir.expr import (
     Const,
@@ -45,9 +44,9 @@ from neptune.ir.expr import (
     variables,
     walk,
 )
-from neptune.ir.extremes import Extremes
-from neptune.ir.normal import one_mask
-from neptune.ir.printer import print_expr
+from neptune.ir.indices.affine import Scope, always, scope_of
+from neptune.ir.indices.extremes import Extremes
+from neptune.ir.indices.normal import one_mask
 from neptune.ir.program import (
     ZERO,
     For,
@@ -65,6 +64,7 @@ from neptune.ir.program import (
     with_stmts,
     writes,
 )
+from neptune.ir.text.printer import print_expr
 from neptune.schedule.data_bounds import DataBounds, Scanned, at_once, bounded, kept_in, scan, scanned
 from neptune.schedule.solve_bounds import Solved, affine_guards, solve
 from neptune.schedule.state import Decision, Loop, State, check_whole, reads, replace_node

@@ -17,11 +17,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from neptune.errors import ScheduleError
-from neptune.ir.affine import linear, poly, scope_of, to_expr
 from neptune.ir.expr import Expr, Load, Var, binary, ceildiv, loads, rewrite, variables
-from neptune.ir.printer import print_expr, print_stage
+from neptune.ir.indices.affine import linear, poly, scope_of, to_expr
+from neptune.ir.indices.quotients import quotient
 from neptune.ir.program import ZERO, For, If, Stage, Stmt, map_action, paths, stages, writes
-from neptune.ir.quotients import quotient
+from neptune.ir.text.printer import print_expr, print_stage
 from neptune.schedule.alignment import Axes, counting
 from neptune.schedule.definition import Definition, define, whole_axis
 from neptune.schedule.primitives.buffers import own_nest

@@ -20,7 +20,6 @@ from dataclasses import replace
 from functools import reduce
 
 from neptune.errors import ScheduleError
-from neptune.ir.affine import Poly, poly, scope_of, to_expr
 from neptune.ir.expr import (
     Const,
     Expr,
@@ -35,9 +34,10 @@ from neptune.ir.expr import (
     substitute,
     variables,
 )
-from neptune.ir.printer import print_expr
+from neptune.ir.indices.affine import Poly, poly, scope_of, to_expr
+from neptune.ir.indices.quotients import divided
 from neptune.ir.program import ZERO, For, Program, Stmt, for_loops, map_exprs, sub_stmts, with_stmts
-from neptune.ir.quotients import divided
+from neptune.ir.text.printer import print_expr
 from neptune.schedule.state import Loop, State, add_guard, check_whole, fresh_name, names_in_use, replace_node
 
 

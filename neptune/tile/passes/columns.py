@@ -14,8 +14,8 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import reduce
 
-from neptune.ir.affine import Poly, number, poly
 from neptune.ir.expr import Const, Expr, Op, Select, Var, conjuncts, loads, rewrite, variables, walk
+from neptune.ir.indices.affine import Poly, number, poly
 from neptune.tile.ir import (
     Dot,
     Iota,

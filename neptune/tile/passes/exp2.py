@@ -22,9 +22,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import inf
 
+from neptune.ir.analysis.facts import constant_range
 from neptune.ir.dtypes import DTYPES
 from neptune.ir.expr import Cast, Const, Expr, Op, Select, args_of, children, op, rebuild, rewrite, walk
-from neptune.ir.facts import constant_range
 from neptune.tile.ir import (
     Assign,
     Branch,

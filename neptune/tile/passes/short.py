@@ -3,8 +3,9 @@
 r = rsqrt(exp2(s * (c * (2 * log2e))) + 1)        →        score = tanh_approx(s * c)
 score = 1 - r * r * 2
 
-What stands on the left is the form of `neptune.ir.forms` for tanh. Which stages may take the instruction follows from
-the error analysis of the whole expression (`neptune.ir.forms.short`); the exact check is of the form on the left.
+What stands on the left is the form of `neptune.ir.analysis.forms` for tanh. Which stages may take the instruction
+follows from the error analysis of the whole expression (`neptune.ir.analysis.forms.short`); the exact check is of the
+form on the left.
 """
 
 from __future__ import annotations

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from math import inf, sqrt
 
+from neptune.ir.analysis.facts import applied, constant_range, of_dtype, range_of
 from neptune.ir.dtypes import DTYPES, is_float
 from neptune.ir.expr import Cast, Const, Expr, Op, Select, args_of
-from neptune.ir.facts import applied, constant_range, of_dtype, range_of
 from neptune.ir.ops import ANY, LOGARITHMS, OPS, Range
 from neptune.ir.reducers import REDUCERS
 from neptune.tile.ir import (

@@ -27,7 +27,7 @@ from neptune.frontend.builder import (
     var,
 )
 from neptune.frontend.te import from_te
-from neptune.ir.parser import parse_program
+from neptune.ir.text.parser import parse_program
 from neptune.ops import masks
 from neptune.ops.attention import attention, operator, prefill_causal
 from neptune.ops.linear import matmul

@@ -8,10 +8,10 @@ from neptune.errors import FusionError, ScheduleError
 from neptune.frontend.builder import build, compute, max, placeholder, reduce_axis
 from neptune.fusion import hoist_factor
 from neptune.fusion.prove import Unproved
-from neptune.fusion.roles import ObligationRecord, Query, Repair
+from neptune.fusion.repairs.roles import ObligationRecord, Query, Repair
+from neptune.fusion.repairs.symbols import Symbols
 from neptune.fusion.schedule import Schedule
-from neptune.fusion.symbols import Symbols
-from neptune.ir.parser import parse_program
+from neptune.ir.text.parser import parse_program
 from tests.errors.table import case
 from tests.examples.hidden_products import K, M, rms_linear, wide
 from tests.unit.fusion.test_hoist_factor import shorter, steep, sums

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from neptune.errors import FusionError
 from neptune.frontend import builder as te
 from neptune.frontend.builder import build, compute, exp, log, placeholder, pow, reduce_axis, select, sin, tanh, var
-from neptune.fusion import repair
 from neptune.fusion.prove import Unproved
-from neptune.fusion.roles import ObligationRecord
+from neptune.fusion.repairs import repair
+from neptune.fusion.repairs.roles import ObligationRecord
 from neptune.fusion.schedule import Schedule
 from neptune.ir.expr import Expr
-from neptune.ir.parser import parse_program
 from neptune.ir.program import Program
+from neptune.ir.text.parser import parse_program
 from neptune.ops.softmax import softmax
 from tests.errors.table import case
 from tests.examples.chains import attention, cells, matrix, per_row

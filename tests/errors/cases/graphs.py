@@ -10,8 +10,8 @@ from neptune.frontend import builder as nb
 from neptune.frontend.builder import build, compute, placeholder, reduce_axis, var
 from neptune.fusion.schedule import Schedule
 from neptune.ir.expr import Expr
-from neptune.ir.parser import parse_program
 from neptune.ir.program import Program
+from neptune.ir.text.parser import parse_program
 from neptune.mirage.builder import GraphBuilder, KernelBuilder, Value
 from neptune.mirage.ir import Graph, Load, Node, Output, Save
 from neptune.mirage.parser import parse_graph

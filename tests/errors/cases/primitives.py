@@ -8,8 +8,8 @@ import neptune
 from neptune.errors import FusionError, ScheduleError
 from neptune.frontend.builder import argmax, build, compute, exp, max, placeholder, reduce_axis, sum, var
 from neptune.fusion.schedule import Schedule
-from neptune.ir.parser import parse_program
 from neptune.ir.program import Program
+from neptune.ir.text.parser import parse_program
 from neptune.ops.softmax import softmax
 from neptune.schedule.state import Loop
 from tests.errors.cases.schedules import TRIANGLE, program

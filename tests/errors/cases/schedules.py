@@ -10,8 +10,8 @@ from neptune.errors import FusionError, NeptuneError, ScheduleError, ShapeError
 from neptune.frontend.builder import build, compute, exp, placeholder, reduce_axis, sum, var
 from neptune.fusion.schedule import Schedule
 from neptune.ir.expr import Var
-from neptune.ir.parser import parse_program
 from neptune.ir.program import Program
+from neptune.ir.text.parser import parse_program
 from neptune.ops.attention import prefill_causal
 from neptune.ops.norm import layer_norm
 from neptune.ops.softmax import figure1, softmax

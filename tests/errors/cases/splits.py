@@ -13,8 +13,8 @@ from neptune.errors import FusionError, NeptuneError, ScheduleError, ShapeError
 from neptune.frontend import builder as te
 from neptune.frontend.builder import build, compute, exp, placeholder, reduce_axis, select, var
 from neptune.fusion.schedule import Schedule
-from neptune.ir.parser import parse_program
 from neptune.ir.program import Program
+from neptune.ir.text.parser import parse_program
 from neptune.schedule.state import Loop
 from tests.errors.cases.schedules import TRIANGLE, program
 from tests.errors.table import case

@@ -17,13 +17,13 @@ from neptune.frontend.builder import build, compute, placeholder
 from neptune.fusion.schedule import Schedule
 from neptune.hopper.gluon import versions
 from neptune.hopper.validate.compile import compile_gluon
-from neptune.ir.parser import parse_program
+from neptune.ir.text.parser import parse_program
 from neptune.ops.attention import prefill_causal, prefill_global
 from neptune.ops.linear import matmul as product
 from neptune.ops.scaled import rms_linear
 from neptune.ops.softmax import softmax
-from neptune.runtime import launch
-from neptune.runtime.addressing import KernelParameters
+from neptune.runtime.calls.addressing import KernelParameters
+from neptune.runtime.launching import launch
 from neptune.templates.flash_attention import flash_attention
 from neptune.tile.pipeline import lower
 from tests.errors.table import case
@@ -71,7 +71,7 @@ def no_gpu(monkeypatch):
     monkeypatch.setattr(launch, "gpu_target", lambda: None)
     kernel = neptune.compile(rows_program(), rows_fused, target="cuda:90")
     # The arguments are looked at first, so they have to seem to be on a GPU.
-    kernel.executable.signature = neptune.runtime.arguments.Signature(rows_program(), "cpu")
+    kernel.executable.signature = neptune.runtime.calls.arguments.Signature(rows_program(), "cpu")
     kernel(torch.zeros(4, 6), torch.zeros(6), 1.0, 0)
 
 
@@ -79,7 +79,7 @@ def no_gpu(monkeypatch):
 def another_gpu(monkeypatch):
     monkeypatch.setattr(launch, "gpu_target", lambda: launch.Target("cuda", "80"))
     kernel = neptune.compile(rows_program(), rows_fused, target="cuda:90")
-    kernel.executable.signature = neptune.runtime.arguments.Signature(rows_program(), "cpu")
+    kernel.executable.signature = neptune.runtime.calls.arguments.Signature(rows_program(), "cpu")
     kernel(torch.zeros(4, 6), torch.zeros(6), 1.0, 0)
 
 

@@ -23,9 +23,9 @@ from neptune.driver import device
 from neptune.errors import NeptunePerformanceWarning, TargetError
 from neptune.records.store import Store
 from neptune.records.structure import DIGITS
-from neptune.runtime.launch import Target
-from neptune.tune.calibrated import FILE, keep, kept, means_something, with_measured
-from neptune.tune.machine import DEVICES, Machine
+from neptune.runtime.launching.launch import Target
+from neptune.tune.model.calibrated import FILE, keep, kept, means_something, with_measured
+from neptune.tune.model.machine import DEVICES, Machine
 from tests.examples.sass import LoopStats, Request, compile_kernel
 
 NAME, ARCH = "NVIDIA H200", "cuda:90"

@@ -13,7 +13,7 @@ from neptune.autotune.learn import BOUND, LEAST, Lesson, ordered
 from neptune.autotune.space import Form, Trial, forms_of, trials
 from neptune.base.choice import Choice
 from neptune.ops.linear import matmul
-from neptune.tune.machine import DEFAULT
+from neptune.tune.model.machine import DEFAULT
 
 SIZES = {"m": 2048, "n": 2048, "k": 2048}
 OTHERS = ({"m": 1024, "n": 2048, "k": 4096}, {"m": 4096, "n": 4096, "k": 1024}, {"m": 512, "n": 4096, "k": 4096})

@@ -13,7 +13,7 @@ from neptune.base.choice import Choice
 from neptune.errors import ScheduleError
 from neptune.ops.attention import operator
 from neptune.ops.softmax import softmax
-from neptune.tune.machine import BY_ARCH
+from neptune.tune.model.machine import BY_ARCH
 from neptune.tune.parts import parts_of
 from neptune.tune.rank import ranked
 

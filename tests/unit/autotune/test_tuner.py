@@ -197,7 +197,7 @@ def test_another_process_finds_what_was_measured_of_a_calibrated_gpu(tmp_path: P
     script.write_text(
         f"from dataclasses import replace\n"
         f"from pathlib import Path\n"
-        f"from neptune.tune.calibrated import with_measured\n"
+        f"from neptune.tune.model.calibrated import with_measured\n"
         f"from tests.unit.autotune.test_calibrate import Planted, calibrate\n"
         f"from tests.unit.autotune.test_tuner import SIZES, options, task, tuned\n"
         f"own = replace(task(), machine=with_measured(task().machine, calibrate(Planted()).constants, True))\n"

@@ -7,7 +7,7 @@ import pytest
 
 from bench.mirage_programs import BATCHES, BENCHMARKS, DTYPES, Benchmark
 from neptune.ir.evaluate.floats import Rounded
-from neptune.ir.printer import print_buffer
+from neptune.ir.text.printer import print_buffer
 from neptune.verify.evaluate import evaluate
 
 SMALL = {"heads": 2, "queries": 3, "keys": 5, "depth": 4, "m": 3, "k": 7, "n": 5, "r": 2, "rows": 3, "cols": 7}

@@ -30,7 +30,6 @@ from neptune.ir.expr import (
     op,
     select,
 )
-from neptune.ir.parser import parse_program
 from neptune.ir.program import (
     Alloc,
     Buffer,
@@ -45,6 +44,7 @@ from neptune.ir.program import (
     Update,
     seq,
 )
+from neptune.ir.text.parser import parse_program
 from neptune.verify.evaluate import evaluate
 
 pytest.importorskip("tvm")

@@ -7,8 +7,8 @@ import pytest
 
 from neptune.codegen.partial_sums import LANES, in_partial_sums, widened
 from neptune.ir.evaluate.program import evaluate
-from neptune.ir.parser import parse_program
 from neptune.ir.program import Alloc, For, walk
+from neptune.ir.text.parser import parse_program
 from neptune.ir.verify import verify
 
 ROWS = """program rows

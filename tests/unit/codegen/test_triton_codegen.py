@@ -21,7 +21,7 @@ from neptune.frontend import builder as nt
 from neptune.ir.expr import Cast, Const, Expr, Load, Op, Var, cast, ceildiv, maximum, op, select
 from neptune.ir.program import Buffer, Tunable
 from neptune.ir.program import Scalar as ScalarParam
-from neptune.runtime.interpret import run_interpreted
+from neptune.runtime.processes.interpret import run_interpreted
 from neptune.tile.boxes import aligned_rows
 from neptune.tile.index import oriented
 from neptune.tile.ir import (

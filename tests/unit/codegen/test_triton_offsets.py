@@ -13,7 +13,7 @@ from neptune.codegen.modules import tile_spans
 from neptune.ir.expr import Const, Var, ceildiv, op
 from neptune.ir.program import Buffer, Tunable
 from neptune.ir.program import Scalar as ScalarParam
-from neptune.runtime.addressing import int32_suffices
+from neptune.runtime.calls.addressing import int32_suffices
 from neptune.tile.ir import GridAxis, Iota, LoadTile, Rearrange, Scalar, StoreTile, TileKernel, TileProgram
 from tests.examples.tile_examples import at, attention, map_
 from tests.texts import generate

@@ -26,7 +26,7 @@ from neptune.ops.attention import prefill_causal
 from neptune.ops.linear import gated_linear
 from neptune.ops.softmax import softmax
 from neptune.runtime.hopper.accepted import read, runs
-from neptune.runtime.launch import Target
+from neptune.runtime.launching.launch import Target
 from neptune.tile.ir import TileProgram
 
 SHAPES = {"batch": 1, "s_q": 4096, "s_kv": 4096}

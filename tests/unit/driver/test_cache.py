@@ -30,8 +30,8 @@ from neptune.driver import cache
 from neptune.driver.cache import Store
 from neptune.errors import NeptuneError, RecordError, ScheduleError
 from neptune.ir.expr import Const, Var
-from neptune.ir.parser import parse_program
 from neptune.ir.program import Scalar
+from neptune.ir.text.parser import parse_program
 from neptune.runtime.artifact import Artifact, digest
 from neptune.tile import pipeline as tile_pipeline
 from tests.examples.kernel_examples import pair_apart, pair_program, rows_covered, rows_fused, rows_program
@@ -290,7 +290,7 @@ def test_a_template_that_changes_what_it_reads_is_not_kept(folder):
 PROCESS = """
 import sys, neptune
 from neptune.tile import pipeline
-from neptune.ir.parser import parse_program
+from neptune.ir.text.parser import parse_program
 lines = ["program double", "  in x: f32[n]", "  out y: f32[n]", "  scalar n: i32 lo 1", "body:"]
 program = parse_program("\\n".join([*lines, "  for i in [0, n):", "    y: y[i] = x[i] + x[i]"]))
 def template(sch):

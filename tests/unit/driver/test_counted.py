@@ -19,7 +19,7 @@ from neptune.driver.known import MeasuredForm
 from neptune.errors import TargetError, Unsupported
 from neptune.forms import forms_of
 from neptune.hopper.validate.kernel import on_trial, split_of
-from neptune.ir.forms import cheaper
+from neptune.ir.analysis.forms import cheaper
 from neptune.kernel import Kernel
 from neptune.ops.cross_entropy import linear_cross_entropy
 from neptune.ops.linear import matmul
@@ -28,7 +28,7 @@ from neptune.tile.ir import TileProgram
 from neptune.tune.choose import Scheduled, candidates
 from neptune.tune.family import Wishes
 from neptune.tune.gains import Asked
-from neptune.tune.machine import DEFAULT
+from neptune.tune.model.machine import DEFAULT
 
 FAST = "matmul"
 HERE = {"m": 256, "n": 256, "k": 8192}

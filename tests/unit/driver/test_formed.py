@@ -16,7 +16,7 @@ from neptune.driver.known import MeasuredForm, measured_forms, written
 from neptune.ops.linear import matmul
 from neptune.records.record import Failure, Record, structure_of
 from neptune.records.store import Store
-from neptune.runtime.launch import parse_target
+from neptune.runtime.launching.launch import parse_target
 from neptune.versions import versions
 
 SIZES = {"m": 4096, "n": 4096, "k": 4096}

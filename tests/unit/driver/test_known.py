@@ -20,7 +20,7 @@ from neptune.ops.softmax import softmax
 from neptune.records.believe import OTHER_VERSIONS
 from neptune.records.record import Failure, Record, kin_of, structure_of
 from neptune.records.store import Store
-from neptune.tune.machine import DEFAULT
+from neptune.tune.model.machine import DEFAULT
 from neptune.versions import versions
 
 SIZES = {"rows": 300, "cols": 700}

@@ -11,8 +11,8 @@ from neptune.driver import compilation, passes
 from neptune.driver.cache import Request
 from neptune.driver.stages import Differs, Lowered, Prepared
 from neptune.ops.softmax import softmax
-from neptune.runtime.launch import parse_target
-from neptune.tune.machine import DEFAULT
+from neptune.runtime.launching.launch import parse_target
+from neptune.tune.model.machine import DEFAULT
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from neptune.ops.attention import attention
 from neptune.ops.softmax import softmax
 from neptune.runtime import executable
 from neptune.runtime.family import Standby
-from neptune.runtime.launch import Target
+from neptune.runtime.launching.launch import Target
 
 ROOT = Path(__file__).parents[3]
 
@@ -337,11 +337,13 @@ def test_nothing_is_made_beside_for_what_is_inductors(jobs, regions):
 
 # --- processes -------------------------------------------------------------------------------------
 
-SLEEPER = "import time\nfrom neptune.runtime.worker import serve_alone\nserve_alone(lambda h, b: time.sleep(600))\n"
+SLEEPER = (
+    "import time\nfrom neptune.runtime.processes.worker import serve_alone\nserve_alone(lambda h, b: time.sleep(600))\n"
+)
 ENDS = """
 import os, sys
 from neptune.driver import tiers
-from neptune.runtime.worker import Worker
+from neptune.runtime.processes.worker import Worker
 jobs = tiers.Jobs(Worker("sleeper", {}))
 jobs.ask(tiers.Job("p", None, "llvm"), lambda: None)
 while jobs._worker._process is None:

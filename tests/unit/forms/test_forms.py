@@ -31,8 +31,8 @@ from neptune.ops.softmax import softmax
 from neptune.records.record import Record, structure_of
 from neptune.records.store import Store
 from neptune.runtime import forms as data
-from neptune.runtime import interpret
-from neptune.runtime.launch import parse_target
+from neptune.runtime.launching.launch import parse_target
+from neptune.runtime.processes import interpret
 from neptune.versions import versions
 
 SHAPES = {"m": 256, "n": 256, "k": 8192}

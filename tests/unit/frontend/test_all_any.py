@@ -11,7 +11,7 @@ import torch
 import neptune
 from neptune.errors import ExpressionError
 from neptune.frontend.builder import all, any, compute, isfinite, placeholder, reduce_axis, sum, var
-from neptune.ir.parser import parse_program
+from neptune.ir.text.parser import parse_program
 
 M, N = var("m"), var("n")
 

@@ -13,7 +13,7 @@ import neptune
 from neptune.errors import ExpressionError
 from neptune.frontend.builder import bitor, bitxor, build, compute, placeholder, reduce_axis, select, var
 from neptune.ir.dtypes import DTYPES
-from neptune.ir.parser import parse_program
+from neptune.ir.text.parser import parse_program
 from neptune.verify.exact import check_exact
 
 M, N = var("m"), var("n")

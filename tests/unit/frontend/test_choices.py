@@ -16,8 +16,8 @@ from neptune.frontend import builder as te
 from neptune.frontend.builder import Tensor, argmax, argmin, build, compute, placeholder, reduce_axis, stack, top_k
 from neptune.fusion.schedule import Schedule
 from neptune.ir.expr import Op, Var, rewrite
-from neptune.ir.parser import parse_program
 from neptune.ir.program import Program
+from neptune.ir.text.parser import parse_program
 from neptune.ir.verify import verify
 from neptune.tile.ir import TileProgram, map_stmt
 from neptune.tile.pipeline import lower

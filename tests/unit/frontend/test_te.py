@@ -8,8 +8,8 @@ import pytest
 from neptune.frontend import builder as nb
 from neptune.ir.dtypes import DTYPES
 from neptune.ir.expr import Cast, Op, Select, walk
-from neptune.ir.printer import print_expr
 from neptune.ir.program import Program, Scalar, stages
+from neptune.ir.text.printer import print_expr
 from neptune.ops.attention import prefill_causal, prefill_global
 from neptune.ops.softmax import figure1, softmax
 from neptune.verify.evaluate import evaluate

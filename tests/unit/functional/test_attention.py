@@ -251,7 +251,7 @@ def test_the_log_says_why_a_kernel_is_compiled(
 
 
 def test_the_interpreter_serves_where_there_is_no_tvm(monkeypatch: pytest.MonkeyPatch) -> None:
-    from neptune.runtime import devices
+    from neptune.runtime.launching import devices
 
     devices._interpreted.cache_clear()
     monkeypatch.setattr(devices, "has_tvm", lambda: False)

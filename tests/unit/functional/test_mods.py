@@ -14,7 +14,7 @@ from neptune.functional.flex import mods_of
 from neptune.functional.mods import traced
 from neptune.ir.evaluate.program import evaluate
 from neptune.ir.expr import Var
-from neptune.ir.printer import print_expr
+from neptune.ir.text.printer import print_expr
 from neptune.torch_ops.table import TABLE
 from qa.zoo import HEADS, ZOO, Mods, expression, inputs, needed, of_torch, visited
 

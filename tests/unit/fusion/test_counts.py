@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from neptune.fusion.running import folded
+from neptune.fusion.rewriting.running import folded
 from neptune.fusion.schedule import Schedule
 from neptune.ir.expr import Var
-from neptune.ir.printer import print_expr
+from neptune.ir.text.printer import print_expr
 from neptune.ops.softmax import softmax
 from neptune.schedule.state import Loop
 

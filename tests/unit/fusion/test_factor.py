@@ -2,12 +2,12 @@
 
 import pytest
 
-from neptune.fusion.factor import Splitter, split_sum
-from neptune.fusion.roles import Predecessor, Roles
-from neptune.fusion.starts import guard
-from neptune.fusion.strategies import defer
+from neptune.fusion.repairs.factor import Splitter, split_sum
+from neptune.fusion.repairs.roles import Predecessor, Roles
+from neptune.fusion.repairs.starts import guard
+from neptune.fusion.repairs.strategies import defer
 from neptune.ir.expr import Const, Expr, Load, Var, cast, op, select
-from neptune.ir.printer import print_expr
+from neptune.ir.text.printer import print_expr
 
 ROW, COL = Var("i"), Var("j")
 S, V, C = Load("s", (ROW, COL), "float32"), Load("v", (COL,), "float32"), Load("c", (ROW, COL), "float32")

@@ -2,7 +2,7 @@
 
 from neptune.frontend import builder as te
 from neptune.frontend.builder import build, exp
-from neptune.fusion.frontier import Frontier, changing_loops, frontier, sees_the_same
+from neptune.fusion.rewriting.frontier import Frontier, changing_loops, frontier, sees_the_same
 from neptune.fusion.schedule import Schedule
 from neptune.ops.softmax import figure1, softmax
 from neptune.schedule.alignment import nest_of

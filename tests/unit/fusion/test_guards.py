@@ -10,11 +10,11 @@ import pytest
 from neptune.errors import FusionError
 from neptune.frontend import builder as te
 from neptune.frontend.builder import Tensor, build, exp, log, select
-from neptune.fusion.roles import Predecessor, Roles
-from neptune.fusion.starts import guard
+from neptune.fusion.repairs.roles import Predecessor, Roles
+from neptune.fusion.repairs.starts import guard
 from neptune.ir.expr import Const, Expr, Load, Var, cast, maximum, op
-from neptune.ir.printer import print_expr
 from neptune.ir.program import Program
+from neptune.ir.text.printer import print_expr
 from tests.examples.chains import check_same, matrix, per_row, tiled
 
 ROW, COL = Var("i"), Var("j")

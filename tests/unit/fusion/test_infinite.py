@@ -8,10 +8,10 @@ import pytest
 
 from neptune.frontend import builder as te
 from neptune.frontend.builder import build, exp
-from neptune.fusion.starts import bounded, starts_infinite, with_previous
+from neptune.fusion.repairs.starts import bounded, starts_infinite, with_previous
 from neptune.ir.expr import Const, Load, Var
-from neptune.ir.printer import print_expr
 from neptune.ir.program import Program
+from neptune.ir.text.printer import print_expr
 from neptune.verify.exact import check_exact
 from tests.examples.chains import check_same, matrix, per_row, tiled
 from tests.examples.mutants import change, reverse

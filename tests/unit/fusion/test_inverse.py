@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from neptune.fusion.roles import Predecessor, Query
-from neptune.fusion.theorem import inverse, peeled
+from neptune.fusion.repairs.roles import Predecessor, Query
+from neptune.fusion.repairs.theorem import inverse, peeled
 from neptune.ir.expr import Expr, Load, Var, op
 from tests.examples.values import run
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from neptune.fusion.linear import additive, summands, without
+from neptune.fusion.repairs.linear import additive, summands, without
 from neptune.ir.expr import Expr, Load, Var, cast, op, walk
-from neptune.ir.printer import print_expr
+from neptune.ir.text.printer import print_expr
 
 S, T, M, L, W = (Load(n, (Var("i"),), "float32") for n in "stmlw")
 

@@ -15,13 +15,13 @@ from bench.chains import fusing
 from neptune.errors import FusionError
 from neptune.frontend import builder as te
 from neptune.frontend.builder import build, select, var
-from neptune.fusion.repair import solve
-from neptune.fusion.roles import Predecessor, Query, Repair
+from neptune.fusion.repairs.repair import solve
+from neptune.fusion.repairs.roles import Predecessor, Query, Repair
 from neptune.fusion.schedule import Schedule
 from neptune.ir.decompose import decompose
 from neptune.ir.expr import Cast, Const, Expr, Load, Op, Var, binary, cast, op
-from neptune.ir.printer import print_expr
 from neptune.ir.program import Program, stages
+from neptune.ir.text.printer import print_expr
 from neptune.verify.exact import check_exact
 from tests.examples import mutants
 from tests.examples.chains import cells, check_same, matrix, per_row, tiled

@@ -11,14 +11,14 @@ import pytest
 from neptune.errors import FusionError
 from neptune.frontend import builder as te
 from neptune.frontend.builder import build, exp, log, tanh
-from neptune.fusion.monotone import fill, ordered
-from neptune.fusion.repair import solve
-from neptune.fusion.roles import Predecessor, Problem, Query, Repair, Roles
+from neptune.fusion.repairs.monotone import fill, ordered
+from neptune.fusion.repairs.repair import solve
+from neptune.fusion.repairs.roles import Predecessor, Problem, Query, Repair, Roles
 from neptune.fusion.schedule import Schedule
 from neptune.ir.decompose import decompose
 from neptune.ir.expr import Const, Expr, Load, Var, cast, maximum, minimum, op, select
-from neptune.ir.printer import print_expr
 from neptune.ir.program import Program
+from neptune.ir.text.printer import print_expr
 from neptune.tile.localize import localize
 from neptune.verify.exact import check_exact
 from qa import repair_programs

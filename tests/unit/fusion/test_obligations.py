@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from neptune.fusion.obligations import prove
 from neptune.fusion.prove import Unproved
-from neptune.fusion.repair import SOLVERS
-from neptune.fusion.roles import Predecessor, Query, Repair, change, previous, slot
-from neptune.fusion.symbols import symbols_of
+from neptune.fusion.repairs.obligations import prove
+from neptune.fusion.repairs.repair import SOLVERS
+from neptune.fusion.repairs.roles import Predecessor, Query, Repair, change, previous, slot
+from neptune.fusion.repairs.symbols import symbols_of
 from neptune.ir.expr import Const, Expr, Load, Op, Var, binary, cast, op, rewrite
 
 ROW, COL, SIZE = Var("i"), Var("j"), Var("n")

@@ -29,8 +29,8 @@ from neptune.frontend.builder import (
 )
 from neptune.ir.decompose import decompose
 from neptune.ir.expr import Const, Expr, Load, Op
-from neptune.ir.parser import parse_program
 from neptune.ir.program import Program, Stage, Update, rewrite_stmt
+from neptune.ir.text.parser import parse_program
 from neptune.tile.arrange import arrange, started
 from neptune.tile.localize import localize
 from neptune.verify.evaluate import evaluate

@@ -9,11 +9,11 @@ import pytest
 from neptune.errors import FusionError
 from neptune.frontend import builder as te
 from neptune.frontend.builder import build, exp, pow, select
-from neptune.fusion.repair import solve
-from neptune.fusion.roles import Predecessor, Query, Repair
+from neptune.fusion.repairs.repair import solve
+from neptune.fusion.repairs.roles import Predecessor, Query, Repair
 from neptune.ir.expr import Const, Expr, Load, Var, op
-from neptune.ir.printer import print_expr
 from neptune.ir.program import Program
+from neptune.ir.text.printer import print_expr
 from neptune.verify.exact import check_exact
 from tests.examples.chains import check_same, matrix, per_row, tiled
 from tests.examples.mutants import change, rename

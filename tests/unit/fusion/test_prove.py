@@ -11,7 +11,7 @@ from fractions import Fraction
 import pytest
 
 from neptune.fusion.prove import Unproved, _same_sum, assume, cancels, prove_identity, sign
-from neptune.fusion.roles import ObligationRecord, Predecessor, Roles
+from neptune.fusion.repairs.roles import ObligationRecord, Predecessor, Roles
 from neptune.ir.expr import Const, Expr, Load, Op, Var, cast, children, op, select
 
 ROW, COL = Var("i"), Var("j")
@@ -138,7 +138,7 @@ ROWS = "from neptune.ops import norm, softmax; from neptune.tune.choose import c
 @pytest.mark.parametrize(
     "done",
     [
-        "import neptune.fusion.repair",
+        "import neptune.fusion.repairs.repair",
         f"{ROWS}next(candidates(softmax.softmax()))",
         f"{ROWS}next(candidates(norm.layer_norm()))",
     ],

@@ -13,15 +13,15 @@ from neptune.driver.pipeline import as_program
 from neptune.errors import FusionError
 from neptune.frontend import builder as nt
 from neptune.frontend.assemble import Tensor
-from neptune.fusion.degrees import degree, steep
-from neptune.fusion.range import leaf_of, owed
-from neptune.fusion.repair import solve
-from neptune.fusion.roles import Predecessor, Query, Repair, Roles
+from neptune.fusion.repairs.degrees import degree, steep
+from neptune.fusion.repairs.range import leaf_of, owed
+from neptune.fusion.repairs.repair import solve
+from neptune.fusion.repairs.roles import Predecessor, Query, Repair, Roles
 from neptune.fusion.schedule import Schedule
+from neptune.ir.analysis.facts import range_of
 from neptune.ir.expr import Const, Expr, Load, Var, cast, op, select
-from neptune.ir.facts import range_of
 from neptune.ir.ops import Range
-from neptune.ir.printer import print_expr
+from neptune.ir.text.printer import print_expr
 
 ROW, J, N = Var("i"), Var("j"), Var("n")
 X, Y = (Load(n, (ROW, J), "float32") for n in "xy")

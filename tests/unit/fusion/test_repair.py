@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neptune.errors import FusionError
-from neptune.fusion.monotone import fill
-from neptune.fusion.repair import solve
-from neptune.fusion.roles import Predecessor, Query, Repair, previous, scale_of, slot
+from neptune.fusion.repairs.monotone import fill
+from neptune.fusion.repairs.repair import solve
+from neptune.fusion.repairs.roles import Predecessor, Query, Repair, previous, scale_of, slot
 from neptune.ir.expr import Const, Expr, Load, Var, cast, op, select
-from neptune.ir.printer import print_expr
+from neptune.ir.text.printer import print_expr
 from tests.examples.values import run
 from tests.work import calls
 

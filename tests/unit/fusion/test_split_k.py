@@ -24,8 +24,8 @@ from neptune.frontend.builder import (
 from neptune.fusion.schedule import Schedule, replay
 from neptune.ir.expr import Const, Expr, Load, Op, Select, Var, binary
 from neptune.ir.expr import walk as walk_expr
-from neptune.ir.parser import parse_program
 from neptune.ir.program import For, Program, Stage, stages, walk
+from neptune.ir.text.parser import parse_program
 from neptune.templates.flash_decoding import flash_decoding
 from neptune.tile.arrange import arrange, started
 from neptune.tile.ir import Branch, Dot, StoreTile, stmt_exprs, walk_stmts

@@ -8,9 +8,9 @@ import pytest
 import sympy as sp
 
 from neptune.fusion.prove import _builders, _sympy
-from neptune.fusion.taylor import NotPolynomial, below, binomial, taylor
+from neptune.fusion.repairs.taylor import NotPolynomial, below, binomial, taylor
 from neptune.ir.expr import Cast, Const, Expr, Load, Var, binary, cast, op, rewrite, select, variables
-from neptune.ir.printer import print_expr
+from neptune.ir.text.printer import print_expr
 
 X, Y, W = (Var(n, "float32") for n in "xyw")
 R, T = Load("r", (), "float32"), Load("t", (), "float32")

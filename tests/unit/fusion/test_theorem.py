@@ -9,12 +9,12 @@ import pytest
 from neptune.errors import FusionError
 from neptune.frontend import builder as te
 from neptune.frontend.builder import build, exp, log, select
-from neptune.fusion import repair, theorem
-from neptune.fusion.repair import SOLVERS, solve
-from neptune.fusion.roles import Predecessor, Problem, Query
+from neptune.fusion.repairs import repair, theorem
+from neptune.fusion.repairs.repair import SOLVERS, solve
+from neptune.fusion.repairs.roles import Predecessor, Problem, Query
 from neptune.ir.expr import Expr, Load, Var, op
-from neptune.ir.printer import print_expr
 from neptune.ir.program import Program
+from neptune.ir.text.printer import print_expr
 from neptune.verify.exact import check_exact
 from tests.examples.chains import cells, check_same, matrix, per_row, tiled
 from tests.examples.mutants import change, rename

@@ -7,7 +7,7 @@ import signal
 import time
 from typing import Any
 
-from neptune.runtime.worker import Json, serve_alone
+from neptune.runtime.processes.worker import Json, serve_alone
 
 SAID: dict[int, Json] = {
     1: {"draws": 3, "error": 1e-4, "limit": 8e-3},

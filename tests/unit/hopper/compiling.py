@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bench.baselines import flash_attention_gluon as written
 from neptune.hopper.validate.compile import Built, compile_gluon
-from neptune.runtime.addressing import KernelParameters
+from neptune.runtime.calls.addressing import KernelParameters
 
 LENGTH = 4096
 NUMBERS = {"length": "i32", "groups": "i32", "row_tiles": "i32", "scale": "fp32"}

@@ -15,7 +15,7 @@ from neptune.hopper.validate.worker import ROUNDS, Session, rounds
 from neptune.ops.attention import prefill_causal
 from neptune.runtime.artifact import Artifact
 from neptune.runtime.hopper.accepted import Compared, Timed
-from neptune.runtime.worker import Worker
+from neptune.runtime.processes.worker import Worker
 from tests.unit.hopper.beside_child import DIES, HANGS
 
 CHILD = "tests.unit.hopper.beside_child"

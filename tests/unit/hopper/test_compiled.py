@@ -15,7 +15,7 @@ from neptune.errors import TargetError
 from neptune.hopper.validate.compile import compile_gluon
 from neptune.hopper.validate.registers import access, is_product, product
 from neptune.hopper.validate.sass import lint
-from neptune.runtime.listing import functions
+from neptune.runtime.machine_code.listing import functions
 from tests.unit.hopper.compiling import built, kernel, text
 from tests.work import calls
 

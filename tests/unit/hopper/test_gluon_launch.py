@@ -21,8 +21,8 @@ from neptune.ops.attention import prefill_causal
 from neptune.runtime.executable import Executable, warm_up
 from neptune.runtime.hopper.accepted import key_of, written
 from neptune.runtime.hopper.data import Asynchronous
-from neptune.runtime.launch import Target
-from neptune.runtime.source import load_source
+from neptune.runtime.launching.launch import Target
+from neptune.runtime.processes.source import load_source
 from neptune.tile.ir import TileProgram
 from tests.examples.walks import tiles_of, walked
 from tests.unit.runtime.test_asynchronous import CLEAN

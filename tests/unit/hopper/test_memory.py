@@ -16,7 +16,7 @@ from neptune.hopper.ir import Levers
 from neptune.hopper.roles.kernel import roles
 from neptune.runtime.hopper import accepted
 from neptune.tile.parser import parse_tiles
-from neptune.tune.machine import DEFAULT
+from neptune.tune.model.machine import DEFAULT
 from neptune.tune.rank import model_of
 from tests.examples.walks import tiles_of, walked
 

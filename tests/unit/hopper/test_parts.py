@@ -26,7 +26,7 @@ from neptune.hopper.validate.kernel import sizes as compared_at
 from neptune.kernel import Kernel
 from neptune.ops.linear import matmul
 from neptune.runtime.artifact import pack, unpack
-from neptune.runtime.launch import Target
+from neptune.runtime.launching.launch import Target
 from neptune.runtime.parts import count_parts
 from neptune.tile.ir import TileKernel, TileProgram
 from neptune.tune.params import resolve_params

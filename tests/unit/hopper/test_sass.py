@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from neptune.hopper.validate.sass import Lint, lint
-from neptune.runtime.listing import functions, loops
+from neptune.runtime.machine_code.listing import functions, loops
 from tests.examples.listings import listing
 
 PRODUCT = "HGMMA.64x16x16.F32 R24, R8, gdesc[UR4], R24, gsb0"

@@ -23,13 +23,13 @@ from neptune.hopper.ir import Levers
 from neptune.hopper.validate import verdicts
 from neptune.hopper.validate.compile import compile_gluon
 from neptune.hopper.validate.worker import DRAWS, REPEATS, compared, limit
-from neptune.ir.parser import parse_program
-from neptune.runtime.addressing import KernelParameters
+from neptune.ir.text.parser import parse_program
+from neptune.runtime.calls.addressing import KernelParameters
 from neptune.runtime.hopper import accepted
 from neptune.runtime.hopper.accepted import CLEAN, SETTINGS, Compared, Figures, Timed, Verdict, key_of, read, written
 from neptune.runtime.hopper.data import Asynchronous, Roles
-from neptune.runtime.recording import recording
-from neptune.runtime.source import load_source
+from neptune.runtime.launching.recording import recording
+from neptune.runtime.processes.source import load_source
 from tests.unit.hopper import compiling
 from tests.unit.hopper.test_gluon import of_attention
 

@@ -13,7 +13,7 @@ import triton
 from neptune.errors import TargetError
 from neptune.hopper.gluon import versions
 from neptune.hopper.validate.compile import compile_gluon
-from neptune.runtime.worker import Worker
+from neptune.runtime.processes.worker import Worker
 from tests.unit.hopper import compiling
 from tests.unit.hopper.test_gluon import LEVERS, of_attention
 

@@ -6,17 +6,7 @@ import math
 
 import pytest
 
-from neptune.ir.absorb import (
-    NEG_INF,
-    ONE,
-    ZERO,
-    Known,
-    Same,
-    absorbed,
-    conjunct_false,
-    known_value,
-    unchanged,
-)
+from neptune.ir.analysis.absorb import NEG_INF, ONE, ZERO, Known, Same, absorbed, conjunct_false, known_value, unchanged
 from neptune.ir.expr import TRUE, Cast, Const, Expr, Load, Var, cast, op, select
 from neptune.ir.program import Stage, Store, Update
 

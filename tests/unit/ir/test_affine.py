@@ -8,7 +8,8 @@ from functools import reduce
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from neptune.ir.affine import (
+from neptune.ir.expr import Const, Expr, Var, binary, cast, logical_and, maximum, minimum, op
+from neptune.ir.indices.affine import (
     Poly,
     Scope,
     always,
@@ -24,7 +25,6 @@ from neptune.ir.affine import (
     to_expr,
     within,
 )
-from neptune.ir.expr import Const, Expr, Var, binary, cast, logical_and, maximum, minimum, op
 from neptune.ir.program import ZERO
 from tests.examples.schedule_examples import values_of
 from tests.work import calls

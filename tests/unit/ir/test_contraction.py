@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from neptune.ir.contraction import NOT_MATRICES, Contraction, NoProduct, contraction, matrix_product
-from neptune.ir.parser import parse_program
-from neptune.ir.printer import print_expr
 from neptune.ir.program import Store, Update, stages
+from neptune.ir.text.parser import parse_program
+from neptune.ir.text.printer import print_expr
 
 HEAD = """\
 program p

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 
 from neptune.errors import InternalError
 from neptune.ir.decompose import decompose
-from neptune.ir.parser import parse_program
 from neptune.ir.program import Program, Update, seq, stages
+from neptune.ir.text.parser import parse_program
 from neptune.ir.verify import verify
 from tests.examples.strategies import programs
 

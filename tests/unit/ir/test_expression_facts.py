@@ -9,6 +9,7 @@ import random
 import pytest
 
 from neptune.errors import Unsupported
+from neptune.ir.analysis.facts import applied, converted, folded, linear_in, plus, range_of, slope, times
 from neptune.ir.dtypes import DTYPES
 from neptune.ir.expr import (
     Const,
@@ -24,10 +25,9 @@ from neptune.ir.expr import (
     op,
     select,
 )
-from neptune.ir.facts import applied, converted, folded, linear_in, plus, range_of, slope, times
 from neptune.ir.ops import ANY, OPS, SIGNS, Range
-from neptune.ir.printer import print_expr
 from neptune.ir.reducers import REDUCERS
+from neptune.ir.text.printer import print_expr
 from tests.examples.values import run
 
 INF, F32 = math.inf, DTYPES["float32"].highest

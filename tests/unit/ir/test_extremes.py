@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neptune.ir.affine import Scope, as_nonnegative, poly, to_expr
 from neptune.ir.evaluate.expressions import Evaluator
 from neptune.ir.evaluate.floats import Float64
 from neptune.ir.evaluate.memory import Memory
 from neptune.ir.expr import Const, Expr, Load, Var, binary, maximum, minimum
-from neptune.ir.extremes import Extremes
+from neptune.ir.indices.affine import Scope, as_nonnegative, poly, to_expr
+from neptune.ir.indices.extremes import Extremes
 
 I0, I1, J, M, C, BM = Var("i0"), Var("i1"), Var("j"), Var("m"), Var("c"), Var("BM")
 ROW = I0 * BM + I1

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from neptune.frontend import builder as nb
+from neptune.ir.analysis.forms import ERFC, FORMS, cheaper
 from neptune.ir.expr import Const, Load, Op, op, walk
-from neptune.ir.forms import ERFC, FORMS, cheaper
-from neptune.ir.printer import print_expr
 from neptune.ir.program import stages
+from neptune.ir.text.printer import print_expr
 from neptune.ops.attention import OPERATORS, operator
 from neptune.ops.linear import matmul
 

@@ -7,8 +7,8 @@ from math import inf
 
 import pytest
 
+from neptune.ir.analysis.limits import EXTREME, ORDINARY, SMALL, Values, is_finite, of_sign, values_of
 from neptune.ir.expr import Const, Expr, Load, binary, cast, maximum, op, select
-from neptune.ir.limits import EXTREME, ORDINARY, SMALL, Values, is_finite, of_sign, values_of
 
 X, Y, M = (Load(n, (), "float32") for n in "xym")
 START = frozenset({-EXTREME})

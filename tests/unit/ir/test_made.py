@@ -8,8 +8,8 @@ import torch
 import neptune
 from neptune.frontend import builder as nt
 from neptune.fusion.schedule import Schedule
-from neptune.ir.parser import parse_program
 from neptune.ir.program import Made, Program, made_as, stages
+from neptune.ir.text.parser import parse_program
 from neptune.ir.verify import verify
 from neptune.verify.exact import check_exact
 from tests.tiers import sampled

@@ -29,8 +29,8 @@ from neptune.ir.expr import (
     op,
     select,
 )
-from neptune.ir.normal import LIMIT, disjuncts, negation, one_mask
-from neptune.ir.printer import print_expr
+from neptune.ir.indices.normal import LIMIT, disjuncts, negation, one_mask
+from neptune.ir.text.printer import print_expr
 
 A, B, C = Var("a"), Var("b"), Var("c")
 POINTS = dict(zip("abc", np.array(list(product(range(-1, 3), repeat=3))).T, strict=True))

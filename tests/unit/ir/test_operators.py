@@ -16,8 +16,8 @@ from neptune.errors import ExpressionError, FusionError, ShapeError
 from neptune.frontend import builder as nb
 from neptune.fusion.schedule import Schedule
 from neptune.ir.expr import OPS, bitwise, invert, op
-from neptune.ir.parser import parse_expr
-from neptune.ir.printer import print_expr
+from neptune.ir.text.parser import parse_expr
+from neptune.ir.text.printer import print_expr
 from neptune.verify.field import OPAQUE, FieldPair
 from neptune.verify.rationals import OrderedRationals
 from tests.tiers import sampled

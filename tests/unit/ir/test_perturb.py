@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from neptune.frontend import builder as nb
+from neptune.ir.analysis.perturb import EXACT, LOST, Error, errors, negligible
 from neptune.ir.expr import args_of, op, rewrite
-from neptune.ir.perturb import EXACT, LOST, Error, errors, negligible
 from neptune.ir.program import map_exprs
 from neptune.ops.attention import operator
 

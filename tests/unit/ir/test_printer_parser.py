@@ -9,9 +9,9 @@ from hypothesis import given, settings
 
 from neptune.errors import ExpressionError
 from neptune.ir.expr import Cast, Const, Expr, Load, Op, Select, Var, binary, eq, op, select
-from neptune.ir.parser import Env, parse_expr, parse_program
-from neptune.ir.printer import print_expr, print_program
 from neptune.ir.program import Alloc, Buffer, For, Owe, Program, Seq, Stage, Store, Update, seq, stages
+from neptune.ir.text.parser import Env, parse_expr, parse_program
+from neptune.ir.text.printer import print_expr, print_program
 from neptune.ir.verify import verify
 from tests.examples.strategies import Names, exprs, programs
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neptune.ir.affine import number, poly, to_expr
 from neptune.ir.expr import Const, Expr, Load, Op, Var
-from neptune.ir.quotients import divided, quotient
+from neptune.ir.indices.affine import number, poly, to_expr
+from neptune.ir.indices.quotients import divided, quotient
 from tests.examples.schedule_examples import values_of
 from tests.unit.ir.test_affine import I0, I1, POINTS, SCOPE, B, affine
 

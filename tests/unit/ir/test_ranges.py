@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
+from neptune.ir.analysis.ranges import RangePredicate
 from neptune.ir.expr import Load, Var, op
-from neptune.ir.ranges import RangePredicate
 
 X, Y = (Load(n, (Var("i"),), "float32") for n in "xy")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from neptune.ir.expr import Const, Var, binary
-from neptune.ir.printer import print_expr
-from neptune.ir.sizes import given, solved
+from neptune.ir.indices.sizes import given, solved
+from neptune.ir.text.printer import print_expr
 
 A, B, C = Var("a"), Var("b"), Var("c")
 

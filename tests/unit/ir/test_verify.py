@@ -10,7 +10,6 @@ import pytest
 from neptune.errors import InternalError
 from neptune.ir.check import SHOWN
 from neptune.ir.expr import TRUE, Cast, Const, Expr, Load, Op, Select, Var
-from neptune.ir.parser import parse_program
 from neptune.ir.program import (
     ZERO,
     Buffer,
@@ -27,6 +26,7 @@ from neptune.ir.program import (
     seq,
     stages,
 )
+from neptune.ir.text.parser import parse_program
 from neptune.ir.verify import verify
 
 DECLARED = """\

@@ -13,10 +13,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import neptune
 from neptune import versions
-from neptune.ir.parser import parse_program
+from neptune.ir.text.parser import parse_program
 from neptune.ops.softmax import softmax
-from neptune.runtime import launch
-from neptune.runtime.launch import Target, default_target, parse_target
+from neptune.runtime.launching import launch
+from neptune.runtime.launching.launch import Target, default_target, parse_target
 from tests.examples.kernel_examples import pair_apart, pair_program, rows_apart, rows_covered, rows_fused, rows_program
 
 ON_CPU = ("llvm", "interpret")

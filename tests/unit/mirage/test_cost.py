@@ -7,8 +7,8 @@ import pytest
 from neptune.ir.expr import Const, Var
 from neptune.mirage.cost import estimate
 from neptune.mirage.ir import SPLIT, Graph, Kernel, Load, Node, Output, Save, Tensor
-from neptune.tune.constants import FITTED
-from neptune.tune.machine import BY_ARCH, DEFAULT
+from neptune.tune.model.constants import FITTED
+from neptune.tune.model.machine import BY_ARCH, DEFAULT
 from tests.unit.mirage.graphs import gated_mlp, gated_mlp_split, rms_norm_linear
 
 SIZES = {"m": 16, "k": 4096, "n": 6144}

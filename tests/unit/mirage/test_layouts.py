@@ -11,7 +11,7 @@ from neptune.errors import ScheduleError
 from neptune.ir.expr import Const, Var
 from neptune.mirage.ir import Graph, Kernel, Load, Node, Output, Save, Tensor
 from neptune.mirage.layouts import Problem, layouts, problem, solve, temporaries
-from neptune.tune.machine import DEFAULT
+from neptune.tune.model.machine import DEFAULT
 
 
 def least(posed: Problem) -> float:

@@ -14,7 +14,7 @@ from neptune.mirage.enumeration.problems import Bounds
 from neptune.mirage.optimize import ALIKE, BEST, Goal, Lowering, Optimizer, candidate_of, predicted, tidied
 from neptune.mirage.reference import reference
 from neptune.mirage.verifier.candidates import Candidates, Outcome
-from neptune.tune.machine import DEFAULT
+from neptune.tune.model.machine import DEFAULT
 
 from .graphs import GRAPHS, SPLITS, with_kernel
 

@@ -9,7 +9,7 @@ from neptune.frontend.builder import Tensor, build, compute, eq, if_then_else, p
 from neptune.frontend.builder import sum as fold
 from neptune.ir.program import Program, stages
 from neptune.mirage.partition import Partition, partitioned
-from neptune.tune.machine import DEFAULT
+from neptune.tune.model.machine import DEFAULT
 
 SIZES = {"m": 16, "k": 2048}
 

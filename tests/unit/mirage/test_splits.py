@@ -18,7 +18,7 @@ from neptune.mirage.splits import splits
 from neptune.mirage.types import graph_types
 from neptune.mirage.verifier.candidates import Candidates
 from neptune.mirage.verifier.verdict import ACCEPTED, verify
-from neptune.tune.machine import DEFAULT
+from neptune.tune.model.machine import DEFAULT
 
 from .graphs import GRAPHS, SPLITS, n_trans
 

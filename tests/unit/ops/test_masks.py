@@ -14,8 +14,8 @@ import torch
 import neptune
 from neptune.frontend.builder import build, compute, placeholder, select, var
 from neptune.ir.expr import Expr, Var
-from neptune.ir.printer import print_expr
 from neptune.ir.program import For, walk
+from neptune.ir.text.printer import print_expr
 from neptune.ops import masks
 from neptune.ops.attention import attention
 from neptune.templates.flash_attention import flash_attention

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from neptune import Program, Schedule
-from neptune.fusion.plan import plan
-from neptune.fusion.roles import Query
-from neptune.fusion.theorem import inverse
+from neptune.fusion.repairs.roles import Query
+from neptune.fusion.repairs.theorem import inverse
+from neptune.fusion.rewriting.plan import plan
 from neptune.ops.attention import prefill_causal
 from neptune.ops.softmax import figure1
 from neptune.schedule.state import Loop

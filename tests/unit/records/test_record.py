@@ -28,7 +28,7 @@ from neptune.records.record import (
     prefix,
 )
 from neptune.records.store import Store
-from neptune.tune.machine import DEVICES
+from neptune.tune.model.machine import DEVICES
 from neptune.versions import versions
 
 STRUCTURE = "0123456789abcdef" * 2

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 
 from neptune.frontend.builder import build, compute, placeholder, power, reduce_axis, sum, var
-from neptune.ir.parser import parse_program
 from neptune.ir.program import For, Program, stages, walk
+from neptune.ir.text.parser import parse_program
 from neptune.ops.attention import attention, operator
 from neptune.ops.norm import rms_norm
 from neptune.records.structure import DIGITS, canonical, kin_of, structure_of

@@ -9,7 +9,7 @@ import pytest
 import neptune
 from neptune.codegen.partial_sums import in_partial_sums
 from neptune.errors import ScheduleError
-from neptune.ir.parser import parse_program
+from neptune.ir.text.parser import parse_program
 from neptune.report.dump import file_names
 from neptune.report.snapshots import Snapshot
 from neptune.tile.pipeline import PASSES

@@ -6,7 +6,7 @@ import hypothesis.strategies as st
 import torch
 from hypothesis import given, settings
 
-from neptune.runtime.workspace import overlap, overlaps_itself
+from neptune.runtime.calls.workspace import overlap, overlaps_itself
 
 
 @st.composite

@@ -15,13 +15,13 @@ from neptune.ir.expr import Const
 from neptune.ir.integers import Span
 from neptune.kernel import Kernel
 from neptune.ops.attention import prefill_causal
-from neptune.runtime.addressing import KernelParameters
 from neptune.runtime.artifact import pack, unpack
+from neptune.runtime.calls.addressing import KernelParameters
 from neptune.runtime.executable import Executable
 from neptune.runtime.hopper import accepted
 from neptune.runtime.hopper.accepted import Verdict, key_of, written
 from neptune.runtime.hopper.data import Asynchronous
-from neptune.runtime.launch import Target, runs_other
+from neptune.runtime.launching.launch import Target, runs_other
 from neptune.runtime.modules import Form, Modules
 
 CLEAN = Verdict(

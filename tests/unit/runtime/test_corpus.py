@@ -18,7 +18,7 @@ import pytest
 import torch
 
 import neptune
-from neptune.runtime.refused import lower
+from neptune.runtime.launching.refused import lower
 
 ARCHIVE = Path(__file__).parents[2] / "golden" / "saved.tar.xz"
 with tarfile.open(ARCHIVE) as archive:

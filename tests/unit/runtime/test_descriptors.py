@@ -11,11 +11,11 @@ from triton import knobs
 from bench import stub_driver
 from neptune.driver.pipeline import compile
 from neptune.errors import TargetError
-from neptune.ir.parser import parse_program
-from neptune.runtime import descriptors
-from neptune.runtime.descriptors import lost
+from neptune.ir.text.parser import parse_program
 from neptune.runtime.family import Members
-from neptune.runtime.listing import functions
+from neptune.runtime.machine_code import descriptors
+from neptune.runtime.machine_code.descriptors import lost
+from neptune.runtime.machine_code.listing import functions
 
 SASS = """
 .text.kernel:

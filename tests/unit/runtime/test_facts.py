@@ -24,7 +24,7 @@ from neptune.tile.ir import (
     TileKernel,
     TileProgram,
 )
-from neptune.tune.facts import LoopFacts, read_facts
+from neptune.tune.model.facts import LoopFacts, read_facts
 from tests.examples import tile_examples
 from tests.examples.kernel_examples import rows_apart, rows_fused, rows_program
 

@@ -11,7 +11,7 @@ import neptune
 from neptune.errors import ShapeError
 from neptune.frontend.assemble import build
 from neptune.frontend.builder import compute, placeholder, reduce_axis, select, sum, var
-from neptune.runtime.indices import lookups
+from neptune.runtime.calls.indices import lookups
 
 M, N = var("m"), var("n")
 
@@ -128,7 +128,7 @@ def test_a_saved_kernel_is_checked_too(tmp_path, monkeypatch):
 
 
 def test_nothing_is_looked_at_while_a_graph_is_captured(checked, monkeypatch):
-    from neptune.runtime import indices
+    from neptune.runtime.calls import indices
 
     kernel = compiled(gather).for_target("llvm")
     rows = kernel.executable._lookups
@@ -138,7 +138,7 @@ def test_nothing_is_looked_at_while_a_graph_is_captured(checked, monkeypatch):
 
 
 def test_many_reads_are_looked_at_in_parts(checked, monkeypatch):
-    monkeypatch.setattr("neptune.runtime.indices.AT_ONCE", 2)
+    monkeypatch.setattr("neptune.runtime.calls.indices.AT_ONCE", 2)
     kernel = compiled(gather).for_target("llvm")
     with pytest.raises(ShapeError, match="i = 6"):
         kernel(X, ints(0, 1, 2, 3, 4, 0, -3, 9))

@@ -10,7 +10,7 @@ import torch
 from neptune.driver.pipeline import compile
 from neptune.ops.attention import prefill_causal
 from neptune.ops.norm import rms_norm_linear
-from neptune.runtime.addressing import on_16_bytes
+from neptune.runtime.calls.addressing import on_16_bytes
 from neptune.runtime.hopper.data import ASYNCHRONOUS
 from neptune.runtime.modules import Form, Modules, covers
 

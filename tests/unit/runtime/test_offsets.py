@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from neptune.runtime.offsets import EXACT, Block, Plan, plan
+from neptune.runtime.calls.offsets import EXACT, Block, Plan, plan
 
 
 def drawn(rng: random.Random, count: int, steps: int = 6) -> list[Block]:

@@ -30,7 +30,7 @@ from neptune.ops.softmax import softmax
 from neptune.runtime.artifact import Artifact
 from neptune.runtime.executable import Executable
 from neptune.runtime.modules import Form
-from neptune.runtime.source import load_source
+from neptune.runtime.processes.source import load_source
 
 pytestmark = pytest.mark.compared
 

@@ -9,11 +9,11 @@ import neptune
 from neptune.errors import ShapeError
 from neptune.frontend.builder import build, compute, placeholder, reduce_axis, sum, var
 from neptune.fusion.schedule import Schedule
-from neptune.ir.printer import print_expr
 from neptune.ir.program import Program
+from neptune.ir.text.printer import print_expr
 from neptune.ops.attention import prefill_causal
 from neptune.ops.linear import matmul
-from neptune.runtime.products import products
+from neptune.runtime.calls.products import products
 from neptune.templates.flash_attention import flash_attention
 
 

@@ -20,9 +20,9 @@ from bench import stub_driver
 from neptune.errors import TargetError
 from neptune.ops.attention import prefill_causal
 from neptune.ops.softmax import softmax
-from neptune.runtime import refused
-from neptune.runtime.launch import LAUNCHERS
-from neptune.runtime.refused import REFUSED
+from neptune.runtime.launching import refused
+from neptune.runtime.launching.launch import LAUNCHERS
+from neptune.runtime.launching.refused import REFUSED
 
 GIVEN = {"BLOCK_M": 1, "BLOCK_N": 64, "num_warps": 4}
 SHARED = "Triton: out of resource: shared memory, Required: 270336, Hardware limit: 232448. Reducing …"
@@ -254,7 +254,7 @@ def test_another_process_does_not_take_it(room, monkeypatch, tmp_path, own, capl
     script = """
 import sys, torch, neptune
 from neptune.ops.softmax import softmax
-from neptune.runtime.launch import LAUNCHERS
+from neptune.runtime.launching.launch import LAUNCHERS
 true = LAUNCHERS["interpret"]
 def stub(target, fused, modules):
     print(sorted(modules.params.items()))

@@ -98,7 +98,7 @@ def test_what_is_loaded_is_what_was_saved(name, compiled, tmp_path):
 
 
 def test_facts_are_those_of_the_tiles(compiled):
-    from neptune.tune.facts import read_facts
+    from neptune.tune.model.facts import read_facts
 
     for name in KERNELS:
         kernel = compiled(name)

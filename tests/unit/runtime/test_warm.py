@@ -15,7 +15,7 @@ from neptune.ir.expr import Var
 from neptune.ops.attention import attention
 from neptune.ops.softmax import softmax
 from neptune.runtime.executable import _Compiled, warm_up
-from neptune.runtime.launch import Target
+from neptune.runtime.launching.launch import Target
 
 TILES = {"BLOCK_M": 16, "BLOCK_N": 16, "num_warps": 4, "num_stages": 2}
 
@@ -43,7 +43,7 @@ def binaries(monkeypatch, tmp_path):
         return compiling(self, *args)
 
     def here():
-        for module in ("launch", "executable"):
+        for module in ("launching.launch", "executable"):
             monkeypatch.setattr(f"neptune.runtime.{module}.gpu_target", lambda: Target("cuda", "90"))
         monkeypatch.setattr("neptune.runtime.parts.processors", lambda _: 132)
         monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from neptune.runtime.worker import Worker, serve
+from neptune.runtime.processes.worker import Worker, serve
 
 MODULE = "tests.unit.runtime.test_worker"
 

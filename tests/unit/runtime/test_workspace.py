@@ -9,7 +9,7 @@ from neptune.frontend.builder import build, compute, placeholder, reduce_axis, v
 from neptune.frontend.builder import sum as fold
 from neptune.ir.expr import Const
 from neptune.ir.program import Buffer
-from neptune.runtime.workspace import ALIGNMENT, places, size
+from neptune.runtime.calls.workspace import ALIGNMENT, places, size
 
 
 def buffers(**lengths: int) -> list[Buffer]:

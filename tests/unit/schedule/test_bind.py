@@ -6,8 +6,8 @@ import pytest
 
 from neptune.errors import ScheduleError
 from neptune.fusion.schedule import Schedule
-from neptune.ir.parser import parse_program
 from neptune.ir.program import For
+from neptune.ir.text.parser import parse_program
 from neptune.schedule.primitives.bind import check_independent, is_independent
 from tests.examples.schedule_examples import check_same, matmul, row_sums
 

@@ -15,8 +15,8 @@ import neptune
 from neptune.frontend.builder import build, compute, exp, max, placeholder, reduce_axis, select, sum, var
 from neptune.fusion.schedule import Schedule
 from neptune.ir.expr import Expr, eq, loads, logical_and, logical_or, op
-from neptune.ir.printer import print_stage
 from neptune.ir.program import For, Program, stages, walk
+from neptune.ir.text.printer import print_stage
 from neptune.ir.verify import verify
 from neptune.schedule.solve_bounds import MOST
 from neptune.verify.evaluate import evaluate

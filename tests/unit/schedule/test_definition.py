@@ -9,9 +9,9 @@ import pytest
 from neptune.frontend import builder as nt
 from neptune.fusion.schedule import Schedule
 from neptune.ir.expr import Var, binary, minimum, redirected, variables
-from neptune.ir.parser import parse_expr, parse_program
-from neptune.ir.printer import print_expr
 from neptune.ir.program import Program
+from neptune.ir.text.parser import parse_expr, parse_program
+from neptune.ir.text.printer import print_expr
 from neptune.ops.attention import operator
 from neptune.schedule.definition import Axis, MapDef, ReductionDef, define, whole_axis
 from neptune.schedule.state import initial

@@ -9,8 +9,8 @@ from neptune.errors import ScheduleError
 from neptune.frontend.builder import build, compute, placeholder, reduce_axis, sum, var
 from neptune.fusion.schedule import Schedule
 from neptune.ir.expr import Var
-from neptune.ir.parser import parse_program
 from neptune.ir.program import Program
+from neptune.ir.text.parser import parse_program
 from tests.examples.lowering import check_all, scheduled
 from tests.examples.schedule_examples import Frozen, check_same, maps, matmul, row_sums
 

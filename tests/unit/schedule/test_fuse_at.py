@@ -9,8 +9,8 @@ from neptune.errors import NeptuneError, ScheduleError
 from neptune.frontend.builder import build, compute, max, placeholder, reduce_axis, sum, var
 from neptune.fusion.schedule import Schedule
 from neptune.ir.decompose import decompose
-from neptune.ir.parser import parse_program
 from neptune.ir.program import Owe
+from neptune.ir.text.parser import parse_program
 from neptune.ir.verify import verify
 from neptune.ops.softmax import softmax
 from neptune.schedule.state import Loop

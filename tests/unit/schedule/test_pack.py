@@ -19,8 +19,8 @@ from neptune.frontend.builder import build, compute, exp, max, placeholder, redu
 from neptune.fusion.schedule import Schedule
 from neptune.ir.decompose import decompose
 from neptune.ir.expr import Expr, logical_and
-from neptune.ir.parser import parse_expr, parse_program
 from neptune.ir.program import Buffer, For, Program, walk
+from neptune.ir.text.parser import parse_expr, parse_program
 from neptune.ops.attention import attention, operator
 from neptune.templates.flash_attention import flash_attention
 from neptune.verify.evaluate import evaluate

@@ -16,8 +16,8 @@ from neptune.frontend.builder import build, compute, exp, max, placeholder, redu
 from neptune.fusion.schedule import Schedule
 from neptune.ir.decompose import decompose
 from neptune.ir.expr import Expr
-from neptune.ir.parser import parse_program
 from neptune.ir.program import Program
+from neptune.ir.text.parser import parse_program
 from neptune.schedule.roles import pack_heads
 from neptune.templates.flash_attention import flash_attention
 from neptune.templates.flash_decoding import flash_decoding

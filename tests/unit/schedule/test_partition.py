@@ -17,8 +17,8 @@ from neptune.ir.evaluate.expressions import Evaluator
 from neptune.ir.evaluate.floats import Float64
 from neptune.ir.evaluate.memory import Memory
 from neptune.ir.expr import Expr, Select, conjuncts
-from neptune.ir.parser import parse_program
 from neptune.ir.program import For, If, Program, Seq, Stmt, for_loops, paths, stages, values, walk
+from neptune.ir.text.parser import parse_program
 from neptune.ir.verify import verify
 from neptune.ops.softmax import softmax
 from neptune.schedule.primitives.partition import partition

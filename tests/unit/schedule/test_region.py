@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
-from neptune.ir.affine import Scope
 from neptune.ir.expr import Const, Expr, Load, Var, maximum, minimum
+from neptune.ir.indices.affine import Scope
 from neptune.schedule.region import Interval, hull, interval
 from tests.examples.schedule_examples import grid, values_of
 

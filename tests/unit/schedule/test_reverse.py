@@ -8,7 +8,7 @@ import torch
 import neptune
 from neptune.errors import ScheduleError
 from neptune.fusion.schedule import Schedule, replay
-from neptune.ir.parser import parse_program
+from neptune.ir.text.parser import parse_program
 from neptune.ops.attention import prefill_causal
 from neptune.templates.flash_attention import flash_attention
 from neptune.verify.exact import check_exact

@@ -7,7 +7,7 @@ import pytest
 import neptune
 from neptune.errors import ScheduleError
 from neptune.fusion.schedule import Schedule
-from neptune.ir.parser import parse_program
+from neptune.ir.text.parser import parse_program
 from tests.examples.kernel_examples import rows_apart, rows_fused, rows_program
 from tests.examples.schedule_examples import check_same, row_sums
 

@@ -7,8 +7,8 @@ import pytest
 from neptune.frontend.builder import build, compute, placeholder, reduce_axis, sum, var
 from neptune.fusion.schedule import Schedule, replay
 from neptune.ir.expr import Var, maximum
-from neptune.ir.parser import parse_program
 from neptune.ir.program import Program, for_loops, paths, stages
+from neptune.ir.text.parser import parse_program
 from neptune.ir.verify import verify
 from neptune.runtime.modules import covers
 from tests.examples.schedule_examples import check_same, maps, matmul, row_max, row_sums

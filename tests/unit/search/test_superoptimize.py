@@ -30,7 +30,7 @@ from neptune.search import case as search_case
 from neptune.search import in_parts, timed, whole
 from neptune.search import superoptimize as of
 from neptune.search.whole import off_unit
-from neptune.tune.machine import DEFAULT
+from neptune.tune.model.machine import DEFAULT
 from tests.unit.mirage.graphs import rms_norm_gain
 
 SIZES = {"m": 16, "k": 4096, "n": 4096}

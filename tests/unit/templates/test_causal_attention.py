@@ -10,8 +10,8 @@ import torch
 import neptune
 from neptune.errors import ScheduleError
 from neptune.fusion.schedule import Schedule
-from neptune.ir.parser import parse_program
 from neptune.ir.program import Program
+from neptune.ir.text.parser import parse_program
 from neptune.ops.attention import operator, prefill_causal
 from neptune.ops.linear import matmul
 from neptune.schedule.reverse import longest_last

@@ -13,7 +13,7 @@ from neptune.ops.attention import attention
 from neptune.ops.cross_entropy import linear_cross_entropy
 from neptune.tile.registers import dots
 from neptune.tune.choose import lowered
-from neptune.tune.facts import read_facts
+from neptune.tune.model.facts import read_facts
 from tests.unit.ops.checks import hard, kernel_agrees
 
 SMALL = {"BLOCK_M": 16, "BLOCK_N": 16, "BLOCK_K": 64}

@@ -20,8 +20,8 @@ from neptune.frontend import builder as nb
 from neptune.ops.attention import attention, operator
 from neptune.ops.norm import layer_norm
 from neptune.runtime.artifact import digest, pack, unpack
+from neptune.runtime.calls.workspace import ALIGNMENT
 from neptune.runtime.parts import count_parts
-from neptune.runtime.workspace import ALIGNMENT
 from neptune.tune.parts import BUSY, MOST
 from tests.goldens import check_golden
 from tests.tiers import sampled

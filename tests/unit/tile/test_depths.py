@@ -7,8 +7,8 @@ import torch
 
 import neptune
 from bench.chain_programs import ROW_CHAINS, distances64
-from neptune.ir.parser import parse_program
 from neptune.ir.program import For, walk
+from neptune.ir.text.parser import parse_program
 from neptune.tile.localize import LOOP
 from neptune.tile.translate import with_depths
 

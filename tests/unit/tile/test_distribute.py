@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from neptune.ir.decompose import decompose
-from neptune.ir.parser import parse_program
 from neptune.ir.program import For, Program, seq
+from neptune.ir.text.parser import parse_program
 from neptune.tile.translate import distribute
 from tests.examples.schedule_examples import outputs
 

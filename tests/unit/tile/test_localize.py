@@ -8,8 +8,8 @@ import pytest
 from neptune.frontend.builder import argmax, build, compute, placeholder, reduce_axis, var
 from neptune.fusion.schedule import Schedule
 from neptune.ir.decompose import decompose
-from neptune.ir.parser import parse_program
 from neptune.ir.program import Alloc, Program, walk
+from neptune.ir.text.parser import parse_program
 from neptune.ir.verify import verify
 from neptune.ops.attention import prefill_causal, prefill_global
 from neptune.ops.softmax import softmax

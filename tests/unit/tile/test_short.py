@@ -12,7 +12,7 @@ from neptune.driver.explanation import short_functions
 from neptune.forms import Wanted
 from neptune.hopper.choice.wanted import times
 from neptune.hopper.ir import Levers
-from neptune.ir.forms import Taken, cheaper
+from neptune.ir.analysis.forms import Taken, cheaper
 from neptune.ops.shipped import OPERATORS
 from neptune.templates.flash_attention import flash_attention
 from neptune.tile.ir import Assign, Local, TileKernel, TStmt

@@ -16,8 +16,8 @@ from neptune.fusion.schedule import Schedule
 from neptune.ir.dtypes import is_float
 from neptune.ir.evaluate.domains import EvaluationError
 from neptune.ir.expr import Const, Expr
-from neptune.ir.parser import parse_program
 from neptune.ir.program import Program
+from neptune.ir.text.parser import parse_program
 from neptune.tile.ir import Branch, Dot, Loop, Reduce, TileProgram, walk_stmts
 from neptune.tile.translate import translate
 from neptune.tile.verify import verify_tiles

@@ -15,13 +15,13 @@ from neptune.ops.attention import OPERATORS, operator, prefill_causal
 from neptune.ops.linear import matmul
 from neptune.ops.shipped import OPERATORS as SHIPPED
 from neptune.ops.softmax import figure1, softmax
-from neptune.tune.advice import RULES, advice
 from neptune.tune.choose import candidates, lowered
 from neptune.tune.defaults import defaults
 from neptune.tune.family import Wishes
-from neptune.tune.machine import DEFAULT
+from neptune.tune.model.machine import DEFAULT
 from neptune.tune.points import reference, sizes_of
-from neptune.tune.slow_products import lost_expansions
+from neptune.tune.slow.advice import RULES, advice
+from neptune.tune.slow.products import lost_expansions
 from neptune.tune.subject import Subject
 
 M, N, K = var("m"), var("n"), var("k")

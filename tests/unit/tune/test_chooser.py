@@ -24,8 +24,8 @@ from neptune.tune.choose import candidates
 from neptune.tune.chooser import Chooser, counts_of
 from neptune.tune.family import Family, Wishes
 from neptune.tune.gains import Gain
-from neptune.tune.machine import DEFAULT, DEVICES
 from neptune.tune.measured import Sample
+from neptune.tune.model.machine import DEFAULT, DEVICES
 from neptune.tune.points import class_sizes, sizes_of
 
 PROGRAMS = {"attention": lambda: attention(depth=64), "matmul": matmul, "softmax": softmax}

@@ -11,9 +11,9 @@ from neptune.ops.softmax import softmax
 from neptune.runtime.modules import covers
 from neptune.tile.ir import TileProgram
 from neptune.tune.choose import lowered
-from neptune.tune.columns import Points, columns_of
-from neptune.tune.cost import Model
-from neptune.tune.machine import DEVICES
+from neptune.tune.model.columns import Points, columns_of
+from neptune.tune.model.cost import Model
+from neptune.tune.model.machine import DEVICES
 from neptune.tune.parts import parts_of
 from neptune.tune.points import points
 from neptune.tune.rank import _combinations, _space, predictions

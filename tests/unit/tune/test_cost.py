@@ -14,10 +14,10 @@ from neptune.ops.attention import operator
 from neptune.ops.linear import matmul
 from neptune.ops.softmax import softmax
 from neptune.tune.choose import lowered
-from neptune.tune.cost import Model
-from neptune.tune.machine import BY_ARCH, DEVICES, machine_of
-from neptune.tune.occupancy import resident
-from neptune.tune.program import zeros_beyond
+from neptune.tune.model.cost import Model
+from neptune.tune.model.machine import BY_ARCH, DEVICES, machine_of
+from neptune.tune.model.occupancy import resident
+from neptune.tune.model.program import zeros_beyond
 from neptune.tune.rank import ranked
 from tests.examples.float8_programs import scaled_matmul
 

@@ -12,7 +12,7 @@ from neptune.driver.device import machine_for
 from neptune.frontend.builder import abs, build, compute, exp, max, placeholder, reduce_axis, sum, var
 from neptune.ops.attention import operator
 from neptune.ops.norm import layer_norm
-from neptune.runtime.launch import parse_target
+from neptune.runtime.launching.launch import parse_target
 from neptune.templates.flash_attention import flash_attention
 from neptune.templates.softmax_online import softmax_online
 from neptune.templates.softmax_row import softmax_row
@@ -20,8 +20,8 @@ from neptune.tile.ir import Assign, TileProgram, TStmt
 from neptune.tile.pipeline import lower
 from neptune.tile.registers import dots, registers
 from neptune.tune.choose import lowered as lowered_by
-from neptune.tune.columns import Points
 from neptune.tune.defaults import BUDGET, defaults, fits
+from neptune.tune.model.columns import Points
 from neptune.tune.params import resolve_params
 from neptune.tune.rank import model_of, predictions
 from tests.examples.kernels import put, tile

@@ -18,8 +18,8 @@ from neptune.runtime.family import Cut, pick
 from neptune.tune import choose as choosing
 from neptune.tune.choose import candidates
 from neptune.tune.family import MOST, Wishes, _kept, choose
-from neptune.tune.machine import DEFAULT
 from neptune.tune.measured import Sample
+from neptune.tune.model.machine import DEFAULT
 from neptune.tune.rows import Rows
 from neptune.tune.tree import _between, compared, cut
 

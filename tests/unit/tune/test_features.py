@@ -7,10 +7,10 @@ import pytest
 
 from neptune.ops.linear import matmul
 from neptune.tune.choose import lowered
-from neptune.tune.cost import Model
 from neptune.tune.features import features
-from neptune.tune.machine import DEVICES
-from neptune.tune.prediction import SPENT
+from neptune.tune.model.cost import Model
+from neptune.tune.model.machine import DEVICES
+from neptune.tune.model.prediction import SPENT
 
 MACHINE = DEVICES["H200"]
 TILES = ("BLOCK_M", "BLOCK_N", "BLOCK_K")

@@ -16,7 +16,7 @@ from neptune.tile.ir import TileProgram
 from neptune.tune.choose import Scheduled, candidates
 from neptune.tune.family import Wishes
 from neptune.tune.gains import CLOSE, NONE, WITHIN, Asked, Counted, Gain
-from neptune.tune.machine import DEFAULT
+from neptune.tune.model.machine import DEFAULT
 
 HERE = {"m": 1024, "n": 1024, "k": 16384}
 

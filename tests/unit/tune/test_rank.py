@@ -19,9 +19,9 @@ from neptune.tile.ir import TileProgram
 from neptune.tile.registers import registers
 from neptune.tune import rank
 from neptune.tune.choose import lowered
-from neptune.tune.columns import Points
-from neptune.tune.cost import Model
-from neptune.tune.machine import DEVICES
+from neptune.tune.model.columns import Points
+from neptune.tune.model.cost import Model
+from neptune.tune.model.machine import DEVICES
 from neptune.tune.rank import MOST, _groups, _space, predictions, ranked, ranked_at
 from tests.work import calls
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from neptune.config import DRAWS
-from neptune.ir.parser import parse_program
 from neptune.ir.program import Program
+from neptune.ir.text.parser import parse_program
 from neptune.verify.exact import check_exact
 
 SOFTMAX_SUM = """program p

@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 
 from neptune.ir.evaluate.domains import TooLarge
-from neptune.ir.parser import parse_program
+from neptune.ir.text.parser import parse_program
 from neptune.verify.coverage import Cases
 from neptune.verify.draws import Check, Effort, Pool
 from tests.work import calls

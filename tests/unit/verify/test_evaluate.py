@@ -17,8 +17,8 @@ from neptune.ir.evaluate.floats import Rounded
 from neptune.ir.evaluate.memory import joint_shape, spread
 from neptune.ir.evaluate.parallel import classify
 from neptune.ir.expr import Const, Load, Op, Var, rewrite
-from neptune.ir.parser import parse_program
 from neptune.ir.program import For, Program, walk
+from neptune.ir.text.parser import parse_program
 from neptune.ops.attention import prefill_causal
 from neptune.tile.ir import Full, Iota, LoadTile, Local, Scalar, TileProgram, map_stmt
 from neptune.verify.evaluate import evaluate

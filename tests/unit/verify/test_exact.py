@@ -12,8 +12,8 @@ import pytest
 
 from neptune.ir.evaluate.domains import EvaluationError
 from neptune.ir.expr import Cast, Const, Op, Select, rewrite
-from neptune.ir.parser import parse_program
 from neptune.ir.program import Program
+from neptune.ir.text.parser import parse_program
 from neptune.ops.attention import prefill_causal
 from neptune.tile.ir import Assign, Iota, LoadTile, Local, Rearrange, Scalar, StoreTile, TExpr, TileProgram, map_stmt
 from neptune.verify.exact import check_exact, exact_report

@@ -6,7 +6,7 @@ import tracemalloc
 
 import numpy as np
 
-from neptune.ir.parser import parse_program
+from neptune.ir.text.parser import parse_program
 from neptune.verify.instances import draw_sizes
 
 EDGE = 1 << 21

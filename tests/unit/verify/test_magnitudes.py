@@ -25,10 +25,10 @@ from neptune.frontend.builder import (
     var,
 )
 from neptune.fusion.schedule import Schedule
+from neptune.ir.analysis.ranges import RangePredicate
 from neptune.ir.evaluate.floats import Rounded, Stochastic, round_to
 from neptune.ir.expr import Load, Var, binary
 from neptune.ir.program import Program
-from neptune.ir.ranges import RangePredicate
 from neptune.ops.softmax import softmax
 from neptune.tile.arrange import arrange, started
 from neptune.tile.localize import localize

@@ -18,7 +18,7 @@ from neptune import Kernel
 from neptune.driver.build import Build
 from neptune.ir.expr import Const, Expr, Load, Op, Var, maximum
 from neptune.runtime.executable import Executable
-from neptune.runtime.launch import parse_target
+from neptune.runtime.launching.launch import parse_target
 from neptune.tile.ir import Local, Reduce, Scalar, TExpr
 from neptune.verify.exact import ExactReport, check_exact
 from neptune.verify.ranged import Ranged

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from neptune.fusion.schedule import Schedule
-from neptune.ir.parser import parse_program
 from neptune.ir.program import Program, stages
+from neptune.ir.text.parser import parse_program
 from neptune.schedule.stagewise import tile_stage
 from neptune.templates.stagewise import TILES
 from neptune.tile.ir import TileProgram

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import neptune
-from neptune.ir.parser import parse_program
+from neptune.ir.text.parser import parse_program
 from neptune.ops.attention import attention, operator
 from neptune.verify.exact import check_exact
 from neptune.verify.shrink import edges_of, shrink

@@ -1,0 +1,1 @@
+"""Text of programs: lines as tokens, one row of syntax for each node, the printer and the parser."""

@@ -1,0 +1,1 @@
+"""Worker processes, and Triton's interpreter in one of them."""
