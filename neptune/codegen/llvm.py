@@ -21,7 +21,7 @@ import torch
 
 from neptune.base.boundary import public
 from neptune.base.codes import INSTALL_TE
-from neptune.codegen.clamp import clamped
+from neptune.codegen.for_cpu import clamped
 from neptune.codegen.tvm_values import carrier
 from neptune.codegen.tvmscript import print_tvmscript
 from neptune.errors import FusionError, InternalError, ShapeError, TargetError

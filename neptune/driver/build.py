@@ -10,8 +10,8 @@ from typing import Any
 
 from neptune.base import logs
 from neptune.base.choice import Choice
+from neptune.codegen.for_cpu import in_partial_sums
 from neptune.codegen.modules import all_modules
-from neptune.codegen.partial_sums import in_partial_sums
 from neptune.driver.device import machine_for
 from neptune.driver.explanation import explanation, judged
 from neptune.driver.stages import Lowered

@@ -33,10 +33,9 @@ from neptune.schedule.template import Rewriting
 from neptune.tile.arrange import arrange, started
 from neptune.tile.ir import TileProgram
 from neptune.tile.localize import localize
-from neptune.tile.narrowed import same_but_widths
 from neptune.tile.passes.addresses import addressed
 from neptune.tile.pipeline import lowering
-from neptune.tile.verify import verify_tiles
+from neptune.tile.verify import same_but_widths, verify_tiles
 from neptune.tile.verify_addresses import verify_addresses
 from neptune.tune.choose import Scheduled, apply, brought, candidates, check_settled, named
 from neptune.tune.defaults import defaults

@@ -28,7 +28,7 @@ from neptune.ir.program import Update
 from neptune.ir.reducers import REDUCERS, WORST, last_pair
 from neptune.ir.text.printer import print_expr, print_stage
 from neptune.schedule.state import names_in_use
-from neptune.tile.einops import align_to
+from neptune.tile.context import align_to
 from neptune.tile.ir import Assign, Local, Reduce, Scalar, TExpr, TStmt
 
 if TYPE_CHECKING:

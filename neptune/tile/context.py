@@ -6,6 +6,11 @@ Contents that are known where a guard is false make masks unnecessary.
 
 Where `j < n` is false, score is -inf, m is never -inf (it starts from the finite extreme), so p is 0 and
 the sum needs no mask of its own.  Knowledge is dropped as soon as anything it rests on is assigned again.
+
+Tile expressions are brought to common dimensions with einops patterns:
+
+`align_to(t<c r>, ("r", "c"))` is `rearrange(t, "c r -> r c")`; `align_to(m<r>, ("r", "c"))` is
+`rearrange(m, "r -> r 1")`, which broadcasts (paper §5, "dimension order reconciliation").
 """
 
 from __future__ import annotations
@@ -14,10 +19,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import inf
 
+from neptune.errors import InternalError
 from neptune.ir.analysis.absorb import ONE, ZERO, IsFalse, Known, Same, conjunct_false, known_value
 from neptune.ir.analysis.facts import constant_range
 from neptune.ir.expr import Const, Expr, Load, Op, Select, Var, children, conjuncts, loads, variables
 from neptune.ir.program import Buffer, For, Program, Stage, values, writes
+from neptune.tile.ir import Rearrange, Scalar, TExpr
 
 Masks = Callable[[Load], list[Expr]]
 """The guards under which a load from global memory is masked to 0."""
@@ -173,3 +180,19 @@ class Context:
 
 def _pow2(n: int) -> int:
     return 1 << max(0, n - 1).bit_length()
+
+
+# --- einops -----------------------------------------------------------------------------------------
+
+
+def align_to(tile: TExpr, dims: tuple[str, ...]) -> TExpr:
+    """`tile` permuted to the order of `dims`, with "1" where it lacks one; scalars stay scalars."""
+    if isinstance(tile, Scalar) or tile.dims == dims or not tile.dims:
+        return tile
+    own = [d for d in tile.dims if d != "1"]
+    if isinstance(tile, Rearrange) and "1" in tile.dims:
+        return align_to(tile.arg, dims)
+    if not set(own) <= set(dims):
+        raise InternalError(f"a tile over {tile.dims} was to be aligned to {dims}")
+    target = [d if d in own else "1" for d in dims]
+    return Rearrange(tile, f"{' '.join(tile.dims)} -> {' '.join(target)}")

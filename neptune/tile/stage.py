@@ -28,8 +28,7 @@ from neptune.ir.program import For, Stage, Store, Update, writes
 from neptune.ir.reducers import REDUCERS
 from neptune.ir.text.printer import print_expr, print_stage
 from neptune.tile.choices import combine_choice, fold_choice, fold_exponentials
-from neptune.tile.context import Context
-from neptune.tile.einops import align_to
+from neptune.tile.context import Context, align_to
 from neptune.tile.ir import Assign, Branch, Dot, Full, Iota, LoadTile, Local, Reduce, Scalar, StoreTile, TExpr, TStmt
 from neptune.tile.localize import MAX_AXIS
 

@@ -5,17 +5,25 @@ With NEPTUNE_VERIFY=2 or NEPTUNE_STRICT=1, as in the tests, after every one.
 Every node's `dims` and dtype must follow from its parts by the rules of `neptune.tile.ir`: `Op` and
 `Select` join operands of one rank (a scalar, of rank 0, joins any), indices, masks and stored values
 broadcast to the dims of their access, a `Local` has one shape and is assigned on every way to a use.
+
+But for the widths of their indices, programs for all sizes and for nearly all must be the same (`narrowed`):
+
+    q[cast(i64, h0 * 4) + cast(i64, i_h0) * 64:i64]    →    q[h0 * 4 + i_h0 * 64]
+
+At sizes that are drawn for a check no integer leaves int32, so that two programs which are the same here compute the
+same, where no integer is data: one exact check is of both.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from neptune.ir.check import check_dtypes, check_expr, check_integer, check_predicate, report
 from neptune.ir.dtypes import is_float, is_int
-from neptune.ir.expr import Const, Expr, Op, Var, children, loads
-from neptune.ir.nodes import Dims, join
+from neptune.ir.expr import Cast, Const, Expr, Op, Var, children, loads, rewrite
+from neptune.ir.nodes import Dims, join, rewrite_parts
 from neptune.ir.program import Buffer, parameter_names
 from neptune.ir.reducers import REDUCERS
 from neptune.tile.ir import (
@@ -35,6 +43,7 @@ from neptune.tile.ir import (
     TileKernel,
     TileProgram,
     TStmt,
+    map_stmt,
     stmt_exprs,
 )
 
@@ -304,3 +313,37 @@ def _check_pattern(dims: Dims, pattern: str) -> Iterator[str]:
         yield f"rearrange pattern {pattern!r} is no permutation"
     elif right.count("1") < left.count("1"):
         yield f"rearrange pattern {pattern!r} removes a dimension"
+
+
+# --- narrowed ---------------------------------------------------------------------------------------
+
+WIDE, NARROW = "int64", "int32"
+
+
+def same_but_widths(a: TileProgram, b: TileProgram) -> bool:
+    """True where two programs that read and write no integers differ at most in casts and dtypes of indices."""
+    if any(is_int(buffer.dtype) for program in (a, b) for buffer in program.globals.values()):
+        return False
+    return narrowed(a) == narrowed(b)
+
+
+def narrowed(program: TileProgram) -> TileProgram:
+    """The program with all arithmetic on indices of its statements in int32, without the casts between."""
+    kernels = (replace(k, body=tuple(map_stmt(s, _tile) for s in k.body)) for k in program.kernels)
+    return replace(program, kernels=tuple(kernels))
+
+
+def _tile(e: TExpr) -> TExpr:
+    return rewrite(e, _narrow)
+
+
+def _narrow(e: Any) -> Any:
+    """A node without its width; the same for tiles and for the scalars in them."""
+    if isinstance(e, Scalar):
+        return Scalar(rewrite(e.expr, _narrow))
+    if isinstance(e, Cast) and is_int(e.dtype) and is_int(e.arg.dtype):
+        return rewrite(e.arg, _narrow)
+    # A number that is cut to an integer may be any.
+    if e.dtype == WIDE and not isinstance(e, Cast) and "dtype" in type(e).__dataclass_fields__:
+        return replace(rewrite_parts(e, _narrow), dtype=NARROW)
+    return None

@@ -33,9 +33,8 @@ from neptune.ir.expr import walk as walk_expr
 from neptune.ir.ops import Range
 from neptune.ir.program import Buffer, Program
 from neptune.ir.program import walk as walk_stmt
-from neptune.verify.batched import COUNT, batched
 from neptune.verify.evaluate import evaluated
-from neptune.verify.instances import MakeInputs, Sizes, draw_inputs, number, volume
+from neptune.verify.instances import COUNT, MakeInputs, Sizes, batched, draw_inputs, number, volume
 from neptune.verify.ranged import Ranged, jumps
 
 INSTANCES = 128

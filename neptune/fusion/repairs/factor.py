@@ -16,10 +16,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from neptune.fusion.prove import magnitude, sign
-from neptune.fusion.repairs.linear import additive, scaled, with_part, without
 from neptune.fusion.repairs.range import Ceiling, ceiling, ceiling_of_reciprocal, leaf_of, too_narrow
 from neptune.fusion.repairs.roles import Problem, Roles, Split, Term
 from neptune.fusion.repairs.starts import guard
+from neptune.fusion.repairs.terms import additive, scaled, with_part, without
 from neptune.ir.analysis.facts import linear_in
 from neptune.ir.dtypes import DTYPES, is_float
 from neptune.ir.expr import (

@@ -26,7 +26,6 @@ from fractions import Fraction
 from neptune.fusion.prove import same, sign
 from neptune.fusion.repairs.degrees import own_parts, steep, too_steep
 from neptune.fusion.repairs.factor import Splitter, product
-from neptune.fusion.repairs.linear import scaled, summands
 from neptune.fusion.repairs.obligations import Prover, Signs, extent
 from neptune.fusion.repairs.roles import (
     ALL,
@@ -43,7 +42,16 @@ from neptune.fusion.repairs.roles import (
 )
 from neptune.fusion.repairs.shifts import find_shifts, has_select
 from neptune.fusion.repairs.symbols import Symbols
-from neptune.fusion.repairs.taylor import Coefficient, NotPolynomial, below, binomial, polynomial, taylor
+from neptune.fusion.repairs.terms import (
+    Coefficient,
+    NotPolynomial,
+    below,
+    binomial,
+    polynomial,
+    scaled,
+    summands,
+    taylor,
+)
 from neptune.ir.dtypes import DTYPES
 from neptune.ir.expr import (
     Const,

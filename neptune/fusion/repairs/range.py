@@ -23,9 +23,9 @@ from dataclasses import dataclass, field, replace
 
 from neptune.fusion.prove import assume, cancels, not_negative, sign
 from neptune.fusion.repairs.degrees import own_parts, steep, too_steep
-from neptune.fusion.repairs.linear import additive
 from neptune.fusion.repairs.roles import ObligationRecord, Predecessor, Problem, Query, Roles, Term
 from neptune.fusion.repairs.starts import finite_part, unclamped
+from neptune.fusion.repairs.terms import additive
 from neptune.ir.analysis.facts import Known, range_of, times
 from neptune.ir.analysis.fold import fold
 from neptune.ir.analysis.ranges import ONE, RangePredicate

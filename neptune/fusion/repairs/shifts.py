@@ -15,8 +15,8 @@ import math
 from collections.abc import Iterator
 
 from neptune.fusion.prove import sign
-from neptune.fusion.repairs.linear import with_part
 from neptune.fusion.repairs.roles import ALL, COUNT, Mean, Problem, Roles
+from neptune.fusion.repairs.terms import with_part
 from neptune.ir.analysis.facts import Degree, affine_in, degree_of, linear_in
 from neptune.ir.dtypes import is_float, is_int
 from neptune.ir.expr import (

@@ -19,9 +19,8 @@ from functools import lru_cache
 
 from neptune.errors import Unsupported, answered
 from neptune.hopper.bodies.backwards import backwards, minus, plan
-from neptune.hopper.bodies.bounds import Bounds, bounds
+from neptune.hopper.bodies.bounds import Bounds, bounds, by_group
 from neptune.hopper.bodies.consumers import consumer_kernel
-from neptune.hopper.bodies.group_bounds import by_group
 from neptune.hopper.bodies.pieces import Group, Piece, Run, runs
 from neptune.hopper.bodies.producer import BY_POSITION, assigns_any, check_for_all, masks, pruned, read, unmasked
 from neptune.hopper.bodies.role_bodies import RoleBodies

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from neptune.codegen.partial_sums import LANES, in_partial_sums, widened
+from neptune.codegen.for_cpu import LANES, in_partial_sums, widened
 from neptune.ir.evaluate.program import evaluate
 from neptune.ir.program import Alloc, For, walk
 from neptune.ir.text.parser import parse_program

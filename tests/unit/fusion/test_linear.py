@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from neptune.fusion.repairs.linear import additive, summands, without
+from neptune.fusion.repairs.terms import additive, summands, without
 from neptune.ir.expr import Expr, Load, Var, cast, op, walk
 from neptune.ir.text.printer import print_expr
 

@@ -8,7 +8,7 @@ import pytest
 import sympy as sp
 
 from neptune.fusion.prove import _builders, _sympy
-from neptune.fusion.repairs.taylor import NotPolynomial, below, binomial, taylor
+from neptune.fusion.repairs.terms import NotPolynomial, below, binomial, taylor
 from neptune.ir.expr import Cast, Const, Expr, Load, Var, binary, cast, op, rewrite, select, variables
 from neptune.ir.text.printer import print_expr
 

@@ -11,7 +11,7 @@ import pytest
 
 from neptune.frontend.builder import placeholder
 from neptune.frontend.builder import var as size
-from neptune.hopper.bodies import backwards, bounds, group_bounds, pieces, write
+from neptune.hopper.bodies import backwards, bounds, pieces, write
 from neptune.hopper.bodies.role_bodies import RoleBodies
 from neptune.hopper.ir import Levers
 from neptune.ir.expr import Expr, binary
@@ -175,13 +175,13 @@ def no_clean_end(patch: Patch) -> None:
 
 def data_of_the_first(patch: Patch) -> None:
     """The group's bounds are those of its first tile of rows."""
-    change = group_bounds._Change.__init__
+    change = bounds._Change.__init__
 
     def other(self: Any, *args: Any) -> None:
         change(self, *args)
         self.extent = var(args[0].block)
 
-    patch.setattr(group_bounds._Change, "__init__", other)
+    patch.setattr(bounds._Change, "__init__", other)
 
 
 MUTANTS: dict[str, tuple[str, Callable[[Patch], None]]] = {

@@ -7,7 +7,7 @@ import json
 import pytest
 
 import neptune
-from neptune.codegen.partial_sums import in_partial_sums
+from neptune.codegen.for_cpu import in_partial_sums
 from neptune.errors import ScheduleError
 from neptune.ir.text.parser import parse_program
 from neptune.report.dump import file_names

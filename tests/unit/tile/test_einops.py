@@ -9,7 +9,7 @@ import pytest
 
 from neptune.errors import InternalError
 from neptune.ir.expr import Const, Op
-from neptune.tile.einops import align_to
+from neptune.tile.context import align_to
 from neptune.tile.ir import Local, Rearrange, Scalar
 
 T = Local("t", ("a", "b"), "float32")

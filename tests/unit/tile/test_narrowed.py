@@ -11,7 +11,7 @@ from neptune.ir.expr import Cast, Const, rewrite
 from neptune.ir.program import Buffer
 from neptune.ops.attention import operator
 from neptune.tile.ir import Assign, Local, Scalar, TExpr, TileProgram, map_stmt
-from neptune.tile.narrowed import narrowed, same_but_widths
+from neptune.tile.verify import narrowed, same_but_widths
 
 WIDE = "tile program in 64 bits"
 GROUP = Const(8, "int64")

@@ -33,9 +33,9 @@ from neptune.ops.softmax import softmax
 from neptune.tile.arrange import arrange, started
 from neptune.tile.localize import localize
 from neptune.tune.choose import named
-from neptune.verify.batched import COUNT, batched
 from neptune.verify.evaluate import evaluate
 from neptune.verify.exact import check_exact
+from neptune.verify.instances import COUNT, batched
 from neptune.verify.magnitudes import compare_magnitudes, draw_scaled
 
 ROWS, COLS = var("rows"), var("cols")
