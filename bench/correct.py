@@ -23,8 +23,7 @@ from typing import Any
 import numpy as np
 
 from bench.cost import MACHINE, Figures, Point, by_family, points
-from neptune.autotune.learn import ABSENT, Correction, Samples, available, learned
-from neptune.tune.features import features
+from neptune.autotune.learn import ABSENT, Correction, Samples, available, features, learned
 from neptune.tune.model.constants import FITTED
 from neptune.tune.model.numbers import Array
 

@@ -17,16 +17,20 @@ What measurements teach beyond the cost model is a factor for each prediction, l
 A family is what has records of its own: all templates of one operator. What is learned is how candidates at the same
 sizes differ from what the model says of them, and not how far the model is off as a whole there, since only differences
 decide a choice: measured / predicted is divided by its median over the fast candidates of these sizes. Trees boosted on
-the model's own numbers (`neptune.tune.features`), as in the cost models of Ansor (Zheng et al., 2020), but as a
+the model's own numbers (`features`), as in the cost models of Ansor (Zheng et al., 2020), but as a
 correction and within a bound: trees know nothing beyond the sizes that they have seen, the model does.
 `python -m bench.correct` judges it on sizes that were left out; docs/performance.md has its figures.
 
 Needs scikit-learn (`pip install 'neptune-compiler[tune]'`); without it there is no correction.
+
+What the cost model knows of a point are numbers that a correction can learn from:
+
+features(model.predict_all(columns, machine), columns, ("BLOCK_M",)).keys()  →  {"matrix", …, "waves", "BLOCK_M", …}
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -34,10 +38,10 @@ import numpy as np
 
 from neptune.autotune.space import Form, Trial
 from neptune.base.choice import Choice
-from neptune.tune.features import features
 from neptune.tune.model.columns import Points, columns_of
 from neptune.tune.model.machine import Machine
 from neptune.tune.model.numbers import Array
+from neptune.tune.model.prediction import SPENT, Predictions
 from neptune.tune.params import space_of
 from neptune.tune.rank import model_of
 
@@ -141,7 +145,7 @@ ABSENT = -1.0
 
 @dataclass(frozen=True)
 class Samples:
-    """Measurements of one family. `features`: columns, as `neptune.tune.features` makes them, ABSENT where a template
+    """Measurements of one family. `features`: columns, as the function makes them, ABSENT where a template
     has no such tile; `sizes`: the number of the sizes that each was measured at; `predicted` and `measured`:
     microseconds, finite and above 0."""
 
@@ -235,3 +239,32 @@ def _regressor() -> Any:
     except ImportError:
         return None
     return HistGradientBoostingRegressor
+
+
+# --- features ---------------------------------------------------------------------------------------
+
+LAUNCH = ("num_warps", "num_stages")
+
+
+def features(predictions: Predictions, columns: Mapping[str, Array], tiles: Iterable[str]) -> dict[str, Array]:
+    """Columns with an element a point, float64 and finite. Each of SPENT: the share of the predicted time that it would
+    take alone, all kernels together. "us", the "waves", "resident" and "programs" of the longest kernel, warps, stages
+    and `tiles`: log₂. What does not fit has zeros."""
+    us = np.asarray(predictions.us, np.float64)
+    runs = np.isfinite(us) & (us > 0)
+    total = np.where(runs, us, 1.0)
+    spent = sum(np.where(runs, k.spent, 0.0) for k in predictions.kernels) / total
+    longest = np.stack([np.where(runs, k.us, 0.0) for k in predictions.kernels]).argmax(axis=0)[None]
+
+    def of_longest(rows: Sequence[Array]) -> Array:
+        return np.take_along_axis(np.stack([np.broadcast_to(r, us.shape) for r in rows]), longest, axis=0)[0]
+
+    numbers = {
+        "us": total,
+        "waves": of_longest([k.waves for k in predictions.kernels]),
+        "resident": of_longest([k.resident for k in predictions.kernels]),
+        "programs": of_longest([k.programs for k in predictions.kernels]),
+        **{n: np.broadcast_to(np.asarray(columns[n], np.float64), us.shape) for n in (*LAUNCH, *tiles)},
+    }
+    logs = {n: np.where(runs, np.log2(np.maximum(x, 2.0**-10)), 0.0) for n, x in numbers.items()}
+    return dict(zip(SPENT, spent, strict=True)) | logs

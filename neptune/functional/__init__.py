@@ -11,7 +11,6 @@ from __future__ import annotations
 from neptune.functional.attention import attention, flex_attention
 from neptune.functional.kernels import settle
 from neptune.functional.plain import scaled_dot_product_attention
-from neptune.functional.positions import rope
 from neptune.functional.products import gated_linear, linear, linear_cross_entropy, lora_linear, quantised_linear
 from neptune.functional.rows import (
     add_rms_norm,
@@ -21,6 +20,7 @@ from neptune.functional.rows import (
     log_softmax,
     logsumexp,
     rms_norm,
+    rope,
     softmax,
     softmax_top_k,
 )

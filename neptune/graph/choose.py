@@ -1,27 +1,45 @@
-"""Whether a region is Neptune's: its kernel's predicted time against the bound for Inductor's."""
+"""Whether a region is Neptune's: its kernel's predicted time against the bound for Inductor's.
+
+The bound is one below the time of Inductor's kernels for a group of nodes, in microseconds. Inductor gives every
+product of matrices a kernel of its own, and fuses what lies between them. So at least these move:
+
+- what each product reads and writes, and what its multiplications take on the matrix unit, whichever is longer;
+- what the maps and reductions between products read from and write to memory, once, a kernel for each connected group;
+- a launch for each kernel, as the cost model counts those of Neptune's own.
+
+What is made and read inside, and fits in L2, moves at the rate of L2. Kernels do not reach these rates, so that one of
+Neptune's that is predicted to take less is worth taking; a region that is left by this bound may have been one that was
+worth it.
+"""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal, TypeAlias
+from math import prod
+from typing import Any, Literal, TypeAlias
 
+import torch
 from torch.fx import Node
 
 from neptune.driver import tiers
 from neptune.driver.device import machine_for
 from neptune.driver.pipeline import kernel_or_why
 from neptune.errors import NeptuneError, NeptunePerformanceWarning, Unsupported, answered
-from neptune.graph.bound import Bound, bound_of
-from neptune.graph.importer import Imported, imported
+from neptune.graph.aten_attention import ATTENTION, options
+from neptune.graph.axes import PRODUCTS
+from neptune.graph.importer import VIEWS, Imported, imported, tensor_of
+from neptune.graph.imports import NAMES
 from neptune.graph.regions import Region
 from neptune.graph.sizes import hint
 from neptune.ir.expr import Var
 from neptune.ir.program import Program
 from neptune.kernel import Kernel
 from neptune.runtime.launching.launch import parse_target
+from neptune.tune.model.constants import FITTED
+from neptune.tune.model.machine import Machine
 from neptune.tune.points import sizes_of
 from neptune.tune.subject import subject_of
 
@@ -125,3 +143,128 @@ def predicted(kernel: Kernel, sizes: Mapping[str, int]) -> float | None:
     artifact = (executable if executable.members is None else executable.members.of(sizes)).artifact
     prediction = subject_of(artifact, machine_for(parse_target(artifact.target))).predicted(sizes)
     return None if prediction is None else float(prediction.us)
+
+
+# --- bound ------------------------------------------------------------------------------------------
+
+EXTERN = PRODUCTS | ATTENTION
+"""What has a kernel of its own."""
+L2_SHARE = 0.63
+"""Of the port, what L2 gives where all processors read: 40.6 of 64 bytes a cycle, by `neptune calibrate` on an H200."""
+
+
+@dataclass(frozen=True)
+class Bound:
+    """`us` in all; `products`, `others`: of the kernels of either kind, without launches; `launches`: their number."""
+
+    us: float
+    products: float
+    others: float
+    launches: int
+
+
+def bound_of(nodes: Iterable[Node], machine: Machine) -> Bound:
+    """The bound for nodes of a graph, at the sizes of the example."""
+    inside = set(nodes)
+    extern = [n for n in inside if n.target in EXTERN]
+    groups = _groups(inside)
+    traffic = _Traffic(inside, machine)
+    products = sum(max(_multiplied(n, machine), traffic.us([*_operands(n), n])) for n in extern)
+    others = sum(traffic.us(_moved(g)) for g in groups)
+    launches = len(extern) + len(groups)
+    us = products + others + (FITTED.first + FITTED.further * (launches - 1) if launches else 0.0)
+    return Bound(us, products, others, launches)
+
+
+class _Traffic:
+    """What kernels move, one after the other: what was made or read inside before may stand in L2, if it fits."""
+
+    def __init__(self, inside: set[Node], machine: Machine) -> None:
+        self._machine = machine
+        self._near = {n for n in inside if n.users and all(u in inside for u in n.users)}
+
+    def us(self, tensors: Iterable[Node]) -> float:
+        """Microseconds to move each of these once."""
+        return sum(map(self._one, tensors))
+
+    def _one(self, n: Node) -> float:
+        t, m = n.meta["val"], self._machine
+        if not isinstance(t, torch.Tensor):
+            t = t[0]
+        assert isinstance(t, torch.Tensor)
+        size = elements(t) * t.element_size()
+        rate = L2_SHARE * m.port * m.processors * m.clock if n in self._near and size <= m.l2 else m.memory
+        self._near.add(n)
+        return size / rate * 1e-3
+
+
+def elements(t: torch.Tensor) -> int:
+    """How many elements a tensor of the example has."""
+    return prod(map(hint, t.shape))
+
+
+def _operands(n: Node) -> list[Node]:
+    """The tensors in memory that a product, or torch's kernel for attention, reads."""
+    if n.target in ATTENTION:
+        o = options(n)
+        return [_source(o[x]) for x in ("query", "key", "value")]
+    last_two: Any = n.args[-2:]
+    return [_source(x) for x in last_two]
+
+
+def _multiplied(n: Node, machine: Machine) -> float:
+    """Microseconds of the matrix unit."""
+    args: Any = n.args
+    if n.target in ATTENTION:
+        o = options(n)
+        q, k = (o[x].meta["val"] for x in ("query", "key"))
+        flops = 4.0 * elements(q) * hint(k.shape[-2]) * (0.5 if o.get("is_causal") else 1.0)
+    else:
+        q = n.meta["val"]
+        flops = 2.0 * elements(q) * hint(args[-2].meta["val"].shape[-1])
+    rate = machine.matrix.get(NAMES[q.dtype]) or machine.matrix.get("tf32") or 2.0 * machine.lanes
+    return flops / (rate * machine.processors * machine.clock) * 1e-3
+
+
+def _source(x: Node) -> Node:
+    """The tensor in memory that a view shows."""
+    while x.target in VIEWS and x.all_input_nodes and tensor_of(x.all_input_nodes[0]) is not None:
+        x = x.all_input_nodes[0]
+    return x
+
+
+def _groups(inside: set[Node]) -> list[set[Node]]:
+    """Connected groups of what is neither a product nor a view nor made of nothing."""
+    left = {n for n in inside if n.target not in EXTERN and n.target not in VIEWS and _reads(n)}
+    groups = []
+    while left:
+        group, todo = set[Node](), [next(iter(left))]
+        while todo:
+            n = todo.pop()
+            if n in group or n not in inside or n.target in EXTERN:
+                continue
+            group.add(n)
+            todo += [*n.all_input_nodes, *n.users]
+        if group & left:
+            groups.append(group & left)
+        left -= group
+    return groups
+
+
+def _reads(n: Node) -> bool:
+    """True where a tensor in memory is read, and not only indices and constants."""
+    tensors = [a for a in n.all_input_nodes if tensor_of(a) is not None]
+    return any(a.op != "call_function" or _reads(a) for a in tensors)
+
+
+def _moved(group: set[Node]) -> list[Node]:
+    """The tensors that a kernel for a group reads and writes."""
+    reads = {_source(a) for n in group for a in n.all_input_nodes if tensor_of(a) is not None} - group
+    reads = {a for a in reads if a.op != "call_function" or a.target in EXTERN or _reads(a)}
+    writes = {n for n in group if any(u not in group and u.target not in VIEWS for u in _users(n))}
+    return [n for n in (*reads, *writes) if tensor_of(n) is not None]
+
+
+def _users(n: Node) -> list[Node]:
+    """Who reads a node, views looked through."""
+    return [x for u in n.users for x in (_users(u) if u.target in VIEWS else [u])]

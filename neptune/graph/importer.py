@@ -21,7 +21,7 @@ from torch.fx import Node
 from neptune.errors import NeptuneError, Unsupported
 from neptune.frontend.assemble import Axis, Tensor
 from neptune.frontend.builder import build
-from neptune.graph import aten_attention, aten_choices, aten_views
+from neptune.graph import aten_attention, aten_elements
 from neptune.graph.aten import ROWS, aten
 from neptune.graph.imports import Import, name_of
 from neptune.graph.merge import merged
@@ -45,7 +45,7 @@ LONGEST = 2000
 """Nodes of an expression that is written where it is read."""
 
 # Their rows are entered by importing them.
-assert all(m.ROWS is ROWS for m in (aten_attention, aten_choices, aten_views))
+assert all(m.ROWS is ROWS for m in (aten_attention, aten_elements, aten_elements))
 
 
 @dataclass(frozen=True)

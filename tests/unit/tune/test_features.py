@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from neptune.autotune.learn import features
 from neptune.ops.linear import matmul
 from neptune.tune.choose import lowered
-from neptune.tune.features import features
 from neptune.tune.model.cost import Model
 from neptune.tune.model.machine import DEVICES
 from neptune.tune.model.prediction import SPENT
