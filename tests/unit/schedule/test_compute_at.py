@@ -1,4 +1,7 @@
-"""compute_at: the region that is read, no more than is asked, and a reason where there is none."""
+"""compute_at: the region that is read, no more than is asked, and a reason where there is none.
+
+reverse_compute_at: fuse_at that owes nothing.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from neptune.ir.expr import Expr
 from neptune.ir.program import Program
 from neptune.ops.attention import prefill_causal
 from tests.examples.lowering import check_matmul
-from tests.examples.schedule_examples import Frozen, check_same, maps, matmul
+from tests.examples.schedule_examples import Frozen, check_same, maps, matmul, row_sums
 
 M, N = var("m"), var("n")
 
@@ -184,3 +187,21 @@ def test_what_is_still_changing_is_not_read() -> None:
     sch.fuse_at("e", sch.loops("r")[0])
     with pytest.raises(ScheduleError), Frozen(sch):
         sch.compute_at("e", sch.loops("r")[1])
+
+
+# --- reverse compute at -------------------------------------------------------------------------
+
+
+def test_under_a_loop_where_all_is_complete() -> None:
+    sch = Schedule(matmul())
+    i, j, _ = sch.loops("c")
+    _, j0, *_ = sch.tile([i, j], [2, 4])
+    sch.reverse_compute_at("d", j0)
+    assert not sch.program.owes
+    check_same(matmul(), sch.program)
+
+
+def test_a_reduction_of_maps() -> None:
+    sch = Schedule(row_sums())
+    sch.reverse_compute_at("r", sch.loops("e")[1])
+    check_same(row_sums(), sch.program)
