@@ -127,7 +127,7 @@ def _joined(tables: Sequence[Mapping[str, Array]], counts: Sequence[int]) -> dic
     return {n: np.concatenate([t.get(n, np.full(count, ABSENT)) for t, count in pairs]) for n in names}
 
 
-# --- correct ----------------------------------------------------------------------------------------
+# --- a correction that is learned -------------------------------------------------------------------
 
 MOST = 1.15
 """No correction may be larger."""
@@ -241,7 +241,7 @@ def _regressor() -> Any:
     return HistGradientBoostingRegressor
 
 
-# --- features ---------------------------------------------------------------------------------------
+# --- what a correction learns from ------------------------------------------------------------------
 
 LAUNCH = ("num_warps", "num_stages")
 

@@ -245,7 +245,7 @@ def _shape_of(loops: Program) -> str:
     return "{" + ", ".join(f'"{n}": …' for n in sizes_of(loops)) + "}"
 
 
-# --- winners ----------------------------------------------------------------------------------------
+# --- winners of several shapes as one kernel --------------------------------------------------------
 
 
 def together(

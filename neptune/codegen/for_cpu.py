@@ -231,7 +231,7 @@ def _end(var: str, c: Expr) -> Expr | None:
     return to_expr(-room[1], c.args[0].dtype)
 
 
-# --- clamp ------------------------------------------------------------------------------------------
+# --- places that data decide ------------------------------------------------------------------------
 
 
 def clamped(program: Program) -> Program:

@@ -395,7 +395,7 @@ def _line(error: BaseException, text: str) -> str:
     return "".join(f"\n  {s.strip()}" for s in (stage, lines[row]) if s.strip())
 
 
-# --- llvm launch ------------------------------------------------------------------------------------
+# --- the launcher -----------------------------------------------------------------------------------
 
 LOG = logging.getLogger("neptune.runtime")
 

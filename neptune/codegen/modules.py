@@ -70,7 +70,7 @@ def tile_spans(program: TileProgram, *, loads: str = "pointer") -> tuple[Span, .
     return tuple(dict.fromkeys(s for k in kernel_texts(program, loads=loads) for s in k.spans))
 
 
-# --- header -----------------------------------------------------------------------------------------
+# --- the docstring of a module ----------------------------------------------------------------------
 
 STAGES, WIDTH = 16, 100
 """How much of an expression is shown."""

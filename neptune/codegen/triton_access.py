@@ -87,7 +87,7 @@ def shape(ctx: Context, dims: tuple[str, ...]) -> str:
     return f"[{', '.join('1' if d == '1' else str(ctx.scalar(ctx.extents[d])) for d in dims)}]"
 
 
-# --- triton descriptor ------------------------------------------------------------------------------
+# --- descriptors ------------------------------------------------------------------------------------
 
 
 def descriptor_name(ctx: Context, buffer: str, box: Box) -> str:
@@ -125,7 +125,7 @@ def descriptor_store(ctx: Context, buffer: str, box: Box, value: Text) -> str:
     return f"{descriptor_name(ctx, buffer, box)}.store({coordinates(ctx, box)}, {value})"
 
 
-# --- triton place -----------------------------------------------------------------------------------
+# --- tiles brought to other dims --------------------------------------------------------------------
 
 
 def subscript(source: tuple[str, ...], target: tuple[str, ...]) -> str | None:

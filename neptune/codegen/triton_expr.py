@@ -265,7 +265,7 @@ def floored(name: str, a: Text, b: Text, helper: Callable[[str], None]) -> Text:
     return call(fn, a, b)
 
 
-# --- triton float8 ----------------------------------------------------------------------------------
+# --- 8-bit floats -----------------------------------------------------------------------------------
 
 DOT, INT8_DOT = "_dot_float8", "_dot_int8"
 DOTS = {**dict.fromkeys(FLOAT8, DOT), "int8": INT8_DOT}

@@ -182,7 +182,7 @@ def _check(r: ExactReport) -> dict[str, Any]:
     }
 
 
-# --- judgement --------------------------------------------------------------------------------------
+# --- the judgement ----------------------------------------------------------------------------------
 
 LOG = logging.getLogger("neptune.compiler")
 
@@ -205,7 +205,7 @@ def with_judgement(artifact: Artifact) -> dict[str, Any]:
     return {**e, **judged(s)}
 
 
-# --- precision --------------------------------------------------------------------------------------
+# --- arithmetic that is less exact than float32 -----------------------------------------------------
 
 
 def short_products(tiles: TileProgram) -> tuple[Decision, ...]:

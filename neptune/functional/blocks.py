@@ -139,7 +139,7 @@ def _listed(counts: Tensor, indices: Tensor, columns: Any) -> Tensor:
     return listed[..., :columns]
 
 
-# --- implied ----------------------------------------------------------------------------------------
+# --- blocks that say no more than the mask_mod ------------------------------------------------------
 
 functorch = torch._C._functorch
 PARTIAL, FULL = 1, 2

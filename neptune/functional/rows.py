@@ -187,7 +187,7 @@ def _given(*tensors: Tensor | None) -> list[Tensor]:
     return [t for t in tensors if t is not None]
 
 
-# --- positions --------------------------------------------------------------------------------------
+# --- rotary positions -------------------------------------------------------------------------------
 
 
 @operator

@@ -307,7 +307,7 @@ def _read_by(node: Node) -> list[torch.Tensor]:
     return [v for v in values if isinstance(v, torch.Tensor) and v.dtype != torch.bool]
 
 
-# --- integers ---------------------------------------------------------------------------------------
+# --- integers of torch's widths ---------------------------------------------------------------------
 
 POSITIONS = (0, NEARLY_ALL)
 """The indices for which a mod is made; calls with more rows are looked at when they are launched."""

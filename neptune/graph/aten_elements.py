@@ -156,7 +156,7 @@ def _embedding(s: Import, node: Any, table: Any, index: Any, *_: Any) -> Value:
     return Value((*i.groups, v.groups[1]), v.dtype, lambda p: v.at((i.at(p[:n]), *p[n:])), v.rounded, False)
 
 
-# --- aten views -------------------------------------------------------------------------------------
+# --- views ------------------------------------------------------------------------------------------
 
 
 @row(aten.view.default, aten.reshape.default, aten._unsafe_view.default)

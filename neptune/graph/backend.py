@@ -198,7 +198,7 @@ def replace_region(module: GraphModule, c: Judged) -> None:
                 u.replace_input_with(old, new)
 
 
-# --- rest -------------------------------------------------------------------------------------------
+# --- what Neptune leaves ----------------------------------------------------------------------------
 
 
 @cache

@@ -145,7 +145,7 @@ def predicted(kernel: Kernel, sizes: Mapping[str, int]) -> float | None:
     return None if prediction is None else float(prediction.us)
 
 
-# --- bound ------------------------------------------------------------------------------------------
+# --- the bound for Inductor's kernels ---------------------------------------------------------------
 
 EXTERN = PRODUCTS | ATTENTION
 """What has a kernel of its own."""

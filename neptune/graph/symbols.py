@@ -101,7 +101,7 @@ def _val(x: Any) -> Any:
     return x.meta["val"] if isinstance(x, Node) else x
 
 
-# --- specialise -------------------------------------------------------------------------------------
+# --- sizes that become numbers ----------------------------------------------------------------------
 
 DEEPEST = 512
 """A longer depth is a length."""

@@ -124,7 +124,7 @@ def by_float32(source: str, target: str) -> bool:
     return not both.isdisjoint(FLOAT8) and both.isdisjoint(("float16", "bfloat16", "float32"))
 
 
-# --- float8 -----------------------------------------------------------------------------------------
+# --- 8-bit floats -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,7 +109,7 @@ def constant_length(e: Expr) -> float:
     return float(e.value) if isinstance(e, Const) else inf
 
 
-# --- spans ------------------------------------------------------------------------------------------
+# --- what the offsets of a tile add up to -----------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

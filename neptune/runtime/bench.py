@@ -122,7 +122,7 @@ def _replayed(graph: torch.cuda.CUDAGraph, _call: Call) -> None:
     graph.replay()
 
 
-# --- drawn ------------------------------------------------------------------------------------------
+# --- arguments that nobody gave ---------------------------------------------------------------------
 
 INTEGERS = (-4, 5)
 """Values of integers that are drawn."""

@@ -358,7 +358,7 @@ def _shape_of(b: Buffer, sizes: Mapping[str, int | float]) -> torch.Tensor:
     return torch.empty(shape, dtype=getattr(torch, b.dtype), device="meta")
 
 
-# --- warm -------------------------------------------------------------------------------------------
+# --- binaries before the first call -----------------------------------------------------------------
 
 
 def warm_up(kernel: Executable, sizes: Mapping[str, int]) -> bool:

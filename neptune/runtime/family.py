@@ -221,7 +221,7 @@ class Standby(Generic[M]):
         return not (members.is_made(variant) or self.ask(variant, sizes))
 
 
-# --- classes ----------------------------------------------------------------------------------------
+# --- what was decided before ------------------------------------------------------------------------
 
 EXACT = 64
 """Sizes up to here are classes of their own: tiles and parts follow from each."""

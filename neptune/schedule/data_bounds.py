@@ -155,7 +155,7 @@ def _stages(x: Extreme, name: str) -> tuple[Stmt, Stmt]:
     )
 
 
-# --- scan -------------------------------------------------------------------------------------------
+# --- a scan of the keys -----------------------------------------------------------------------------
 
 SPAN = 128
 """Keys of one step: a few for each thread of a warp."""

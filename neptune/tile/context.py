@@ -122,7 +122,7 @@ def _plain(e: Expr) -> bool:
     return limits.nonzero and limits.most < inf
 
 
-# --- context ----------------------------------------------------------------------------------------
+# --- the state --------------------------------------------------------------------------------------
 
 SHORTEST_DOT = 16
 """The shortest axis that the matrix unit sums over."""
@@ -182,7 +182,7 @@ def _pow2(n: int) -> int:
     return 1 << max(0, n - 1).bit_length()
 
 
-# --- einops -----------------------------------------------------------------------------------------
+# --- common dimensions ------------------------------------------------------------------------------
 
 
 def align_to(tile: TExpr, dims: tuple[str, ...]) -> TExpr:

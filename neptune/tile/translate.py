@@ -293,7 +293,7 @@ def _joined(program: Program) -> Program:
     return program.with_body(seq(*nests, *starts))
 
 
-# --- distribute -------------------------------------------------------------------------------------
+# --- one loop over several statements ---------------------------------------------------------------
 
 
 def distribute(loop: For) -> list[Stmt] | None:
@@ -317,7 +317,7 @@ def _parts(body: Stmt) -> list[Stmt]:
             return [body]
 
 
-# --- depths -----------------------------------------------------------------------------------------
+# --- which axes a stage sums over in its tile -------------------------------------------------------
 
 
 def with_depths(program: Program) -> Program:

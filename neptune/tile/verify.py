@@ -315,7 +315,7 @@ def _check_pattern(dims: Dims, pattern: str) -> Iterator[str]:
         yield f"rearrange pattern {pattern!r} removes a dimension"
 
 
-# --- narrowed ---------------------------------------------------------------------------------------
+# --- but for the widths of indices ------------------------------------------------------------------
 
 WIDE, NARROW = "int64", "int32"
 

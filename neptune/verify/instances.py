@@ -280,7 +280,7 @@ def _masked(model: Model, rng: np.random.Generator, drawn: Any, shape: tuple[int
     return choose(model, mask, model.const(-np.inf, dtype), drawn, dtype)
 
 
-# --- batched ----------------------------------------------------------------------------------------
+# --- many sets of inputs at once --------------------------------------------------------------------
 
 COUNT, INSTANCE = "__instances", "__instance"
 """The names of the number of instances, a scalar of the batched program, and of the loop's variable."""

@@ -250,7 +250,7 @@ def _horner(terms: list[tuple[Fraction, tuple[int, ...], Expr]], k: int, dtype: 
     return binary("sub" if down else "add", _horner(low, k + 1, dtype), moved) if low else moved
 
 
-# --- rests ------------------------------------------------------------------------------------------
+# --- corrections for rounding -----------------------------------------------------------------------
 
 _ZERO = Const(0.0, "float32")
 

@@ -126,7 +126,7 @@ def left_finite(pre: Predecessor, predecessors: frozenset[str], written: Mapping
     return is_finite(values_of(pre.value, known) - ({-math.inf} if pre.reducer == "max" else set()))
 
 
-# --- guards -----------------------------------------------------------------------------------------
+# --- guards of deferred factors ---------------------------------------------------------------------
 
 
 def guard(phi: Expr, roles: Roles) -> Expr | None:

@@ -249,7 +249,7 @@ def _ordered(query: Query, phis: tuple[Expr, ...], psi: Expr, rolls: tuple[Term,
     return problems
 
 
-# --- powers -----------------------------------------------------------------------------------------
+# --- products as sums of logarithms -----------------------------------------------------------------
 
 Factor = tuple[Expr, bool, tuple[Expr, ...]]
 

@@ -88,7 +88,7 @@ def summands(e: Expr, involved: Callable[[Expr], bool], bits: int) -> list[Expr]
     return [with_part(e, sums[0], x) for x in each[sums[0]]]
 
 
-# --- taylor -----------------------------------------------------------------------------------------
+# --- Taylor coefficients ----------------------------------------------------------------------------
 
 Terms = list[tuple[Fraction, Expr]]
 Orders = tuple[int, ...]

@@ -136,7 +136,7 @@ def _simple(h: Expr, signs: tuple[tuple[str, str | None], ...]) -> str:
     return str(e)
 
 
-# --- theorem ----------------------------------------------------------------------------------------
+# --- solved by SymPy --------------------------------------------------------------------------------
 
 SECONDS = 1.0
 """Of processor time, for one question: a busy machine must not decide what is found."""

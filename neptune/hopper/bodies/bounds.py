@@ -157,7 +157,7 @@ def _words(run: Run) -> list[str]:
     return words
 
 
-# --- group bounds -----------------------------------------------------------------------------------
+# --- the bounds of a group --------------------------------------------------------------------------
 
 
 def by_group(single: ConsumerKernel, staged: frozenset[str], group: str, consumers: int) -> TileKernel:

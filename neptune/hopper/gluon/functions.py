@@ -161,7 +161,7 @@ def _fixed(program: TileProgram, kernel: AsyncKernel) -> tuple[TileProgram, dict
     return replace(program, tunables=tunables), known
 
 
-# --- kernel -----------------------------------------------------------------------------------------
+# --- signatures, and the kernel that starts the roles -----------------------------------------------
 
 PRODUCES = "Copies tiles into shared memory, each as soon as the consumers have left its place."
 CONSUMES = "One warpgroup: the rows of consumer W, on tiles that the producer copies."

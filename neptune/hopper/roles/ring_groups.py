@@ -108,7 +108,7 @@ def _behind(other: AStmt, s: Step, rank: Mapping[str, tuple[int, int]]) -> bool:
     return same and isinstance(other, Fill | Await | Release) and rank[other.ring] > rank[s.ring]
 
 
-# --- counters ---------------------------------------------------------------------------------------
+# --- one counter for several rings ------------------------------------------------------------------
 
 Offsets = Mapping[str, int]
 """The lead of each counter over the one that takes its place."""

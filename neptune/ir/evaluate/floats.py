@@ -188,7 +188,7 @@ class Stochastic(Rounded):
         return beyond(near, row)
 
 
-# --- float8 -----------------------------------------------------------------------------------------
+# --- 8-bit floats -----------------------------------------------------------------------------------
 
 VALUES = {name: np.array(values8(name), np.float32) for name in FLOAT8}
 """What each code stands for."""

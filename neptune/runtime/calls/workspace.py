@@ -89,7 +89,7 @@ def check(workspace: object, needed: int, device: torch.device, others: Sequence
         raise ShapeError(request, "workspace= overlaps an argument or a result in memory", legal=legal)
 
 
-# --- overlap ----------------------------------------------------------------------------------------
+# --- tensors that share memory ----------------------------------------------------------------------
 
 
 def overlaps_itself(t: torch.Tensor) -> bool:

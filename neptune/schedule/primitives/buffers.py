@@ -104,7 +104,7 @@ def copy_stage(
     return definition.nest(stage), definition
 
 
-# --- cache write ------------------------------------------------------------------------------------
+# --- cache_write ------------------------------------------------------------------------------------
 
 
 def cache_write(state: State, name: str) -> tuple[State, str]:
@@ -157,7 +157,7 @@ def _check(state: State, name: str, d: Definition, request: str) -> None:
         )
 
 
-# --- set scope --------------------------------------------------------------------------------------
+# --- set_scope --------------------------------------------------------------------------------------
 
 SCOPES = ("global", "tile")
 

@@ -316,7 +316,7 @@ def _strides(p: Interval, ref: Loop) -> bool:
     return parts is not None and (not parts[0].terms or parts[0] == poly(p.length))
 
 
-# --- reverse compute at -----------------------------------------------------------------------------
+# --- reverse_compute_at -----------------------------------------------------------------------------
 
 
 def reverse_compute_at(state: State, name: str, ref: Loop) -> State:

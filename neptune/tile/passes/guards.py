@@ -46,7 +46,7 @@ def _outward(s: TStmt, grid: frozenset[str]) -> TStmt:
     return replace(inner, body=(_outward(replace(s, body=inner.body), grid),))
 
 
-# --- branches ---------------------------------------------------------------------------------------
+# --- neighbours that ask the same -------------------------------------------------------------------
 
 
 def branches(kernel: TileKernel) -> TileKernel:

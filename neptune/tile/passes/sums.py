@@ -163,7 +163,7 @@ def _blocks(stmts: tuple[TStmt, ...]) -> Iterator[tuple[TStmt, ...]]:
             yield from _blocks(s.body)
 
 
-# --- bounds -----------------------------------------------------------------------------------------
+# --- how large elements are -------------------------------------------------------------------------
 
 LARGE = 1e30
 """Magnitudes below it are far from overflowing, whatever the factor."""

@@ -233,7 +233,7 @@ def norm(p: Array, a: Array, b: Array) -> Array:
     return (a**p + b**p) ** (1 / p)
 
 
-# --- accesses ---------------------------------------------------------------------------------------
+# --- what accesses cost beside bytes ----------------------------------------------------------------
 
 SECTOR, LINE, NEAREST = 32, 128, 128 << 10
 """Bytes that L2 gives at once, and of a line of the nearest cache; bytes of its lines that stay in it."""

@@ -252,7 +252,7 @@ def _with_numbers(program: Program, numbers: Mapping[str, int]) -> Program:
     )
 
 
-# --- slow distances ---------------------------------------------------------------------------------
+# --- distances --------------------------------------------------------------------------------------
 
 MOST = 16
 """Products that a sum is multiplied out into: of more, nobody would write them."""
