@@ -34,7 +34,7 @@ start, busy = time.perf_counter(), time.process_time()
 from neptune.ops.attention import {build}
 from neptune.fusion.schedule import Schedule
 from neptune.tile.pipeline import lower
-from neptune.codegen.triton import generate
+from neptune.codegen.triton.module import generate
 from neptune.tune.defaults import defaults
 from neptune.templates.flash_attention import flash_attention
 program = {build}(lse=True)

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import torch
 
 import neptune
-from neptune.codegen.triton import generate
+from neptune.codegen.triton.module import generate
 from neptune.errors import Unsupported
 from neptune.forms import FORMS, Inspected, Made, Source, Time, Wanted
 from neptune.ops.linear import matmul

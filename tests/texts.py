@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from neptune.codegen import triton
+from neptune.codegen.triton import module
 from neptune.tile.ir import TileProgram
 from neptune.tune.defaults import defaults
 
 
 def generate(program: TileProgram, **form: Any) -> str:
-    """The module of a TileProgram; `form` is as in `neptune.codegen.triton.generate`."""
-    return triton.generate(program, defaults(program), **form)
+    """The module of a TileProgram; `form` is as in `neptune.codegen.triton.module.generate`."""
+    return module.generate(program, defaults(program), **form)

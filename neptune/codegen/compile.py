@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from neptune.base.boundary import public
-from neptune.codegen.triton import kernel_texts
-from neptune.codegen.triton_kernel import KernelText
+from neptune.codegen.triton.kernel import KernelText
+from neptune.codegen.triton.module import kernel_texts
 from neptune.errors import InternalError, TargetError, unless_refused
 from neptune.runtime.calls.addressing import KernelParameters, extent_of
 from neptune.runtime.processes.worker import Json, Worker

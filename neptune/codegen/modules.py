@@ -18,8 +18,8 @@ from itertools import islice
 from textwrap import shorten
 
 from neptune.codegen.compile import parameters_of
-from neptune.codegen.triton import kernel_texts, module_text
-from neptune.codegen.triton_kernel import KernelText
+from neptune.codegen.triton.kernel import KernelText
+from neptune.codegen.triton.module import kernel_texts, module_text
 from neptune.ir.integers import Span
 from neptune.ir.program import Program, stages
 from neptune.ir.text.printer import print_stage

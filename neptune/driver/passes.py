@@ -9,7 +9,7 @@ from itertools import product
 from typing import Any, TypeAlias, TypeVar
 
 from neptune.codegen.modules import header
-from neptune.codegen.triton import generate
+from neptune.codegen.triton.module import generate
 from neptune.driver.counted import Forms, by_time, decided
 from neptune.driver.explanation import form_decisions, short_functions, short_products
 from neptune.driver.forms import made_of, refused

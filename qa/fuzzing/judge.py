@@ -19,7 +19,7 @@ import torch
 
 from neptune.codegen.compile import compile_offline
 from neptune.codegen.llvm import LLVMKernel, compile_llvm
-from neptune.codegen.triton import generate
+from neptune.codegen.triton.module import generate
 from neptune.driver.pipeline import as_program
 from neptune.errors import FusionError, InternalError, NeptuneError, ScheduleError, TargetError
 from neptune.fusion.schedule import Schedule, replay

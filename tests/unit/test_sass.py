@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from neptune.codegen.compile import launch_types
-from neptune.codegen.triton import generate
+from neptune.codegen.triton.module import generate
 from neptune.fusion.schedule import Schedule
 from neptune.ops.attention import prefill_causal
 from neptune.templates.flash_attention import flash_attention

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from neptune.codegen.triton_expr import ceiling, nonnegative
+from neptune.codegen.triton.expr import ceiling, nonnegative
 from neptune.hopper.bodies.consumers import ConsumerKernel
 from neptune.hopper.bodies.pieces import Group, Run
 from neptune.hopper.bodies.producer import pruned

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import reduce
 
-from neptune.codegen.triton_expr import ceiling
+from neptune.codegen.triton.expr import ceiling
 from neptune.errors import Unsupported, answered
 from neptune.ir.analysis.facts import slope
 from neptune.ir.expr import Expr, Op, Var, args_of, binary, conjuncts, substitute, variables

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TypeAlias
 
-from neptune.codegen.triton_scope import Context, Scope
-from neptune.codegen.triton_text import Text, call
-from neptune.codegen.triton_tile import TileWriter
+from neptune.codegen.triton.scope import Context, Scope
+from neptune.codegen.triton.text import Text, call
+from neptune.codegen.triton.tile import TileWriter
 from neptune.errors import InternalError, Unsupported
 from neptune.hopper.gluon.layouts import Layout, Layouts
 from neptune.hopper.gluon.shared import Shared

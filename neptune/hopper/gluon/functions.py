@@ -13,10 +13,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from neptune.codegen.compile import parameters_of
-from neptune.codegen.triton_kernel import KernelText, Parameter, function_name, parameters_used
-from neptune.codegen.triton_launch import wrap_words
-from neptune.codegen.triton_scope import axis_labels
-from neptune.codegen.triton_text import TL_DTYPES, WIDTH, wrap
+from neptune.codegen.triton.kernel import KernelText, Parameter, function_name, parameters_used
+from neptune.codegen.triton.launch import wrap_words
+from neptune.codegen.triton.scope import axis_labels
+from neptune.codegen.triton.text import TL_DTYPES, WIDTH, wrap
 from neptune.hopper.gluon import versions
 from neptune.hopper.gluon.expr import Boxes, GluonContext
 from neptune.hopper.gluon.layouts import LANES, Layouts, WarpLayouts

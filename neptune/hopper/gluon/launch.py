@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TypeAlias
 
-from neptune.codegen.triton_kernel import KernelText, Parameter, grid_order
-from neptune.codegen.triton_launch import (
+from neptune.codegen.triton.kernel import KernelText, Parameter, grid_order
+from neptune.codegen.triton.launch import (
     HOST,
     describe,
     launch_signature,
@@ -17,7 +17,7 @@ from neptune.codegen.triton_launch import (
     shape_sources,
     sizes_needed,
 )
-from neptune.codegen.triton_text import MUL, TL_DTYPES, Text, wrap
+from neptune.codegen.triton.text import MUL, TL_DTYPES, Text, wrap
 from neptune.errors import InternalError
 from neptune.hopper.gluon.roles import FIRST, TABLE
 from neptune.hopper.hardware import WARPS

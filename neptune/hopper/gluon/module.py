@@ -5,8 +5,8 @@ consumers, stages, layouts), the producer, the consumer, the kernel, which reser
 and the launch function, named like the program. Expressions are written by Triton's printer, whose functions Gluon has
 under the name `gl`. The text is a function of the TileProgram and the asynchronous kernels alone.
 
-Names, beside those of the Triton text (`neptune.codegen.triton`): the ring `k` has `k_tiles`, `k_full`, `k_empty`; `W`
-is the number of a consumer.
+Names, beside those of the Triton text (`neptune.codegen.triton.module`): the ring `k` has `k_tiles`, `k_full`,
+`k_empty`; `W` is the number of a consumer.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from neptune.codegen.triton import NO_DEFAULTS, docstring
-from neptune.codegen.triton_kernel import KernelText, write_kernel
-from neptune.codegen.triton_text import HELPERS, LIBDEVICE, wrap
+from neptune.codegen.triton.kernel import KernelText, write_kernel
+from neptune.codegen.triton.module import NO_DEFAULTS, docstring
+from neptune.codegen.triton.text import HELPERS, LIBDEVICE, wrap
 from neptune.errors import of_kernel
 from neptune.hopper.gluon import versions
 from neptune.hopper.gluon.expr import FROM, UPTO, WITHIN

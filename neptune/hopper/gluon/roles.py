@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from neptune.codegen import triton_access as access
-from neptune.codegen.triton_access import coordinates, descriptor_name
-from neptune.codegen.triton_kernel import Writer, grid_order
-from neptune.codegen.triton_text import ADD, ATOM, MUL, TL_DTYPES, Text, call, infix
+from neptune.codegen.triton import access
+from neptune.codegen.triton.access import coordinates, descriptor_name
+from neptune.codegen.triton.kernel import Writer, grid_order
+from neptune.codegen.triton.text import ADD, ATOM, MUL, TL_DTYPES, Text, call, infix
 from neptune.errors import InternalError
 from neptune.hopper.gluon.carried import Collected, paired, step_of, with_collected
 from neptune.hopper.gluon.expr import GluonContext, GluonTile

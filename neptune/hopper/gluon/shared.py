@@ -6,7 +6,7 @@ use, so that a turn waits for the parity of the uses before it. Rings that share
 
 from __future__ import annotations
 
-from neptune.codegen.triton_text import AND, ATOM, MUL, TL_DTYPES, Text
+from neptune.codegen.triton.text import AND, ATOM, MUL, TL_DTYPES, Text
 from neptune.errors import InternalError
 from neptune.hopper.ir import AsyncKernel, Out, Ring
 from neptune.hopper.roles.ring_groups import groups

@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterator, Mapping
 from math import gcd, prod
 from typing import Any
 
-from neptune.codegen.triton_kernel import function_name
-from neptune.codegen.triton_launch import shape_sources
+from neptune.codegen.triton.kernel import function_name
+from neptune.codegen.triton.launch import shape_sources
 from neptune.hopper.hardware import ROWS
 from neptune.hopper.ir import AStmt, AsyncKernel, Fill, inside, walk_async
 from neptune.hopper.protocol.check import Trial

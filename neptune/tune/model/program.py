@@ -162,7 +162,7 @@ class ProgramAt:
         return np.where(self.asynchronous(p), 0.0, covered / (LEAST_ROWS * LEAST_COLS * step * self.warps))
 
     def _promoted(self, p: Product) -> Array:
-        """Sums of 8-bit products that are added in float32, 32 products each (`neptune.codegen.triton_expr`)."""
+        """Sums of 8-bit products that are added in float32, 32 products each (`neptune.codegen.triton.expr`)."""
         own = p.dtype in FLOAT8 and self.machine.matrix[p.dtype] > self.machine.matrix["float16"]
         rows, cols, depth = (self.extents.get(a, 1) for a in (p.rows, p.cols, p.depth))
         return rows * cols * depth / 32 if own else 0.0

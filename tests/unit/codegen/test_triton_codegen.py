@@ -9,13 +9,13 @@ import pytest
 import torch
 
 import neptune
-from neptune.codegen import triton
 from neptune.codegen.compile import compile_offline
 from neptune.codegen.modules import descriptor_alignment
-from neptune.codegen.triton_access import place
-from neptune.codegen.triton_expr import HostPrinter, ScalarPrinter, nonnegative
-from neptune.codegen.triton_notes import Piece, accumulators, pieces
-from neptune.codegen.triton_text import Text, constant, infix, literal, wrap
+from neptune.codegen.triton import module
+from neptune.codegen.triton.access import place
+from neptune.codegen.triton.expr import HostPrinter, ScalarPrinter, nonnegative
+from neptune.codegen.triton.notes import Piece, accumulators, pieces
+from neptune.codegen.triton.text import Text, constant, infix, literal, wrap
 from neptune.errors import InternalError
 from neptune.frontend import builder as nt
 from neptune.ir.expr import Cast, Const, Expr, Load, Op, Var, cast, ceildiv, maximum, op, select
@@ -379,7 +379,7 @@ def test_long_lines_break_at_commas() -> None:
 
 def test_a_launch_function_has_the_defaults_that_it_is_given() -> None:
     program = softmax()
-    free, given = triton.generate(program), triton.generate(program, {"num_warps": 2})
+    free, given = module.generate(program), module.generate(program, {"num_warps": 2})
     assert "BLOCK_R, BLOCK_C=None, num_warps, num_stages, launcher=lambda" in free
     assert "BLOCK_R, BLOCK_C=None, num_warps=2, num_stages, launcher=lambda" in given
     ast.parse(free)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from neptune.codegen.triton_expr import HostPrinter
-from neptune.codegen.triton_kernel import KernelText, Parameter, grid_letters
-from neptune.codegen.triton_text import MUL, WIDTH, wrap
+from neptune.codegen.triton.expr import HostPrinter
+from neptune.codegen.triton.kernel import KernelText, Parameter, grid_letters
+from neptune.codegen.triton.text import MUL, WIDTH, wrap
 from neptune.ir.expr import Expr, Var, variables
 from neptune.ir.program import Tunable
 from neptune.ir.text.printer import print_expr

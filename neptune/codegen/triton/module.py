@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from neptune.codegen.triton_kernel import KernelText, write_kernel
-from neptune.codegen.triton_launch import write_launch
-from neptune.codegen.triton_text import HELPERS, LIBDEVICE
+from neptune.codegen.triton.kernel import KernelText, write_kernel
+from neptune.codegen.triton.launch import write_launch
+from neptune.codegen.triton.text import HELPERS, LIBDEVICE
 from neptune.runtime.calls.addressing import LOADS
 from neptune.tile.ir import TileProgram
 

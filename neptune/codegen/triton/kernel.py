@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from neptune.codegen import triton_access as access
-from neptune.codegen.triton_access import descriptor_store, place
-from neptune.codegen.triton_notes import Piece, accumulators, pieces
-from neptune.codegen.triton_scope import Context, stride_name
-from neptune.codegen.triton_text import ATOM, MUL, TL_DTYPES, WIDTH, Text, call, wrap
-from neptune.codegen.triton_tile import TileWriter
+from neptune.codegen.triton import access
+from neptune.codegen.triton.access import descriptor_store, place
+from neptune.codegen.triton.notes import Piece, accumulators, pieces
+from neptune.codegen.triton.scope import Context, stride_name
+from neptune.codegen.triton.text import ATOM, MUL, TL_DTYPES, WIDTH, Text, call, wrap
+from neptune.codegen.triton.tile import TileWriter
 from neptune.errors import InternalError
 from neptune.ir.expr import Const, Expr, Var, children, walk
 from neptune.ir.integers import Span

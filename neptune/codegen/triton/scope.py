@@ -14,8 +14,8 @@ from collections.abc import Hashable, Iterable, Iterator, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from neptune.codegen.triton_expr import ScalarPrinter, nonnegative
-from neptune.codegen.triton_text import ATOM, Text, call, infix
+from neptune.codegen.triton.expr import ScalarPrinter, nonnegative
+from neptune.codegen.triton.text import ATOM, Text, call, infix
 from neptune.ir.expr import Expr, Load, Var, children, variables
 from neptune.ir.program import Buffer
 from neptune.tile.address import Addressed, Part

@@ -19,7 +19,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from neptune.codegen.triton_text import (
+from neptune.codegen.triton.text import (
     ATOM,
     CHOICE,
     HELPERS,

@@ -6,11 +6,11 @@ import re
 from collections.abc import Hashable
 from typing import cast
 
-from neptune.codegen import triton_access as access
-from neptune.codegen.triton_access import descriptor_load, place
-from neptune.codegen.triton_expr import DOTS, PREFIX, arithmetic, cast8, floored, lifted, operator, signs
-from neptune.codegen.triton_scope import Context
-from neptune.codegen.triton_text import ATOM, TL_DTYPES, UNARY, Text, call, constant, fold_name, infix, literal
+from neptune.codegen.triton import access
+from neptune.codegen.triton.access import descriptor_load, place
+from neptune.codegen.triton.expr import DOTS, PREFIX, arithmetic, cast8, floored, lifted, operator, signs
+from neptune.codegen.triton.scope import Context
+from neptune.codegen.triton.text import ATOM, TL_DTYPES, UNARY, Text, call, constant, fold_name, infix, literal
 from neptune.errors import InternalError
 from neptune.ir.dtypes import DTYPES, FLOAT8
 from neptune.ir.expr import Cast, Const, Expr, Op, Select, children, rewrite, walk

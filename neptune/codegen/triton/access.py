@@ -10,8 +10,8 @@ by `tl.trans` (permutations).
 
 from __future__ import annotations
 
-from neptune.codegen.triton_scope import Context
-from neptune.codegen.triton_text import ATOM, Text, call, infix
+from neptune.codegen.triton.scope import Context
+from neptune.codegen.triton.text import ATOM, Text, call, infix
 from neptune.errors import InternalError
 from neptune.ir.expr import Expr
 from neptune.tile.address import Part, Pointers, Sum, bare_axis
