@@ -10,7 +10,7 @@ from __future__ import annotations
 from neptune.errors import ScheduleError
 from neptune.fusion.schedule import Schedule
 from neptune.ir.expr import Var
-from neptune.schedule.reverse import longest_last
+from neptune.schedule.primitives.reverse import longest_last
 from neptune.schedule.template import template
 from neptune.templates.flash_attention import flash_attention
 

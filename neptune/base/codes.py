@@ -267,7 +267,7 @@ SCHEDULES = (
         "A graph of this program, with fewer axes in the grid of its kernels.",
         ("mirage", "rewriting"),
     ),
-    Kind("S034", "reverse is refused", "A loop that is bound to the grid.", ("schedule.reverse",)),
+    Kind("S034", "reverse is refused", "A loop that is bound to the grid.", ("schedule.primitives.reverse",)),
 )
 FUSIONS = (
     Kind(

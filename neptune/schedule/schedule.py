@@ -35,8 +35,8 @@ from neptune.schedule.primitives.partition import partition
 from neptune.schedule.primitives.rename import rename
 from neptune.schedule.primitives.reorder import reorder
 from neptune.schedule.primitives.replicate import replicate
+from neptune.schedule.primitives.reverse import reverse
 from neptune.schedule.primitives.split import cover, split
-from neptune.schedule.reverse import reverse
 from neptune.schedule.state import Decision, Loop, State, initial, names_in_use
 from neptune.schedule.trace import OutOfFuel, Step, as_code, spend, tell
 

@@ -8,8 +8,7 @@ from typing import Any
 
 import torch
 
-from neptune.runtime import interpreter_work
-from neptune.runtime.processes import bf16_shim
+from neptune.runtime.processes import bf16_shim, interpreter_work
 from neptune.runtime.processes.interpret import distinct, raw_bytes
 from neptune.runtime.processes.source import load_source
 from neptune.runtime.processes.worker import Json, serve

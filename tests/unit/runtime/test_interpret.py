@@ -13,10 +13,10 @@ import pytest
 import torch
 
 from neptune.errors import InternalError
-from neptune.runtime.interpreter_work import once
 from neptune.runtime.processes import interpret
 from neptune.runtime.processes.bf16_shim import decode, encode
 from neptune.runtime.processes.interpret import run_interpreted
+from neptune.runtime.processes.interpreter_work import once
 from tests.examples.tile_examples import attention
 from tests.texts import generate
 from tests.tiers import sampled

@@ -14,7 +14,7 @@ from neptune.ir.program import Program
 from neptune.ir.text.parser import parse_program
 from neptune.ops.attention import operator, prefill_causal
 from neptune.ops.linear import matmul
-from neptune.schedule.reverse import longest_last
+from neptune.schedule.primitives.reverse import longest_last
 from neptune.templates.causal_attention import causal_attention
 
 
