@@ -3,16 +3,12 @@
 It is an oracle and a fallback: one function serves all sizes and all tile sizes, loops run in the order of
 the Program, and every rounding of the Program is performed (see `tvmscript`). This is, with the importer, the
 only module that knows TVM.
-
-The launcher of target "llvm" runs the fused program's loops.
 """
 
 from __future__ import annotations
 
-import logging
 import platform
 import re
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -45,9 +41,6 @@ from neptune.ir.program import (
     with_stmts,
 )
 from neptune.ir.text.printer import print_expr
-from neptune.runtime.launching.launch import NONE, Launch, Scalars, Temporaries
-from neptune.runtime.launching.plans import Plan
-from neptune.runtime.modules import Modules
 
 # torch dtypes that DLPack or TVM would not take as they are, and the bits they are passed as.
 _PASSED_AS = {torch.bfloat16: torch.uint16, torch.bool: torch.uint8}
@@ -393,24 +386,3 @@ def _line(error: BaseException, text: str) -> str:
     row = int(match[1]) - 1
     stage = next((s for s in reversed(lines[:row]) if s.lstrip().startswith("# ")), "")
     return "".join(f"\n  {s.strip()}" for s in (stage, lines[row]) if s.strip())
-
-
-# --- the launcher -----------------------------------------------------------------------------------
-
-LOG = logging.getLogger("neptune.runtime")
-
-
-def on_llvm(fused: Program, modules: Modules) -> Launch:
-    """The launch of a program in its executable form, for `neptune.runtime.launching.launch.LAUNCHERS`."""
-    start = time.perf_counter()
-    kernel = compile_llvm(fused)
-    LOG.info("`%s` compiled by LLVM, %.0f ms", fused.name, 1e3 * (time.perf_counter() - start))
-    tunables = {t.name: modules.params[t.name] for t in fused.tunables if t.name in modules.params}
-
-    def launch(
-        inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], scalars: Scalars, own: Temporaries = NONE
-    ) -> Plan | None:
-        kernel(inputs, outputs, scalars, tunables)
-        return None
-
-    return launch

@@ -308,7 +308,7 @@ def _unpickled(packed: Packed) -> Kernel:
 
 
 def _on_llvm(target: Target, fused: Program, modules: Modules) -> Launch:
-    from neptune.codegen.llvm import on_llvm
+    from neptune.codegen.llvm_launch import on_llvm
 
     return on_llvm(fused, modules)
 
