@@ -52,9 +52,9 @@ EXPRESSIONS = (
     ),
     Kind(
         "E002",
-        "A reduction inside a larger expression",
+        "A reduction inside a larger expression, where it cannot be",
         "Give the reduction a compute of its own, and read that.",
-        ("reduction_inside",),
+        ("reduction_inside", "frontend.nested"),
     ),
     Kind(
         "E003",
@@ -84,13 +84,13 @@ EXPRESSIONS = (
         "E007",
         "A reduction over something else than reduce axes, or of a value that it does not fold",
         "Name the axes that reduce_axis returned; cast the value where the message says so.",
-        ("frontend.choices", "frontend.reductions"),
+        ("frontend.choices", "frontend.ranges", "frontend.reductions"),
     ),
     Kind(
         "E008",
         "A function of the builder got a value of another type",
         "Cast it by .astype(…), or compare it to get a condition.",
-        ("frontend.functions",),
+        ("frontend.composed", "frontend.functions"),
     ),
     Kind(
         "E009",

@@ -3,7 +3,7 @@
 A front end makes `Tensor`s whose bodies read other tensors (`Read`) at loop variables (`Axis`). Both node
 kinds carry their object, so that names are chosen once, here, when the whole program is known:
 
-    y = Tensor("y", (n,), "float32", Body((i,), Reduction("sum", x[i, j], (j,), init)))
+    y = Tensor("y", (n,), "float32", Body((i,), reduction_of("sum", x[i, j], (j,), init)))
 
 becomes
 
@@ -15,12 +15,14 @@ becomes
 from __future__ import annotations
 
 import keyword
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from neptune.base.boundary import public
 from neptune.errors import ExpressionError
+from neptune.frontend.named import Names, names_of
+from neptune.frontend.named import unique as unique
 from neptune.ir.dtypes import is_int
 from neptune.ir.expr import Const, Expr, ExprLike, Load, Op, Var, as_expr, loads, rewrite, walk
 from neptune.ir.indices.widths import settled
@@ -48,10 +50,14 @@ class Read(Load):
 
     source: Tensor = field(kw_only=True, repr=False)
 
+    def with_parts(self, parts: tuple[Expr, ...]) -> Expr:
+        """A read of the same tensor at other indices."""
+        return Read(self.buffer, parts, self.dtype, source=self.source)
+
 
 @dataclass(frozen=True, repr=False)
 class Fold:
-    """`reducer` folded over `axes`; it stands alone as the body of a stage."""
+    """`reducer` folded over `axes`, as the body of a stage."""
 
     reducer: str
     values: tuple[Expr, ...]
@@ -61,11 +67,38 @@ class Fold:
     def __repr__(self) -> str:
         return f"{self.reducer}(…, axis={', '.join(a.name for a in self.axes)})"
 
+
+@dataclass(frozen=True, slots=True, repr=False, eq=False)
+class Reduction(Var, Fold):
+    """A fold of one value, which may stand inside a larger expression: `compute` gives it a stage of its own there
+    (`neptune.frontend.nested`). As a variable it has the name of its reducer and the dtype of its value."""
+
+    __repr__ = Fold.__repr__
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __hash__(self) -> int:
+        return id(self)
+
+
+def reduction_of(reducer: str, value: Expr, axes: tuple[Axis, ...], init: Expr) -> Reduction:
+    """`reducer` folded over `axes`, from `init`."""
+    return Reduction(reducer, (value,), axes, (init,), name=reducer, dtype=value.dtype)
+
+
+@dataclass(frozen=True, repr=False)
+class TupleReduction(Fold):
+    """A fold of several values at once, which stands alone. `parts` says what each result is called behind the stage's
+    name."""
+
+    parts: tuple[str, ...]
+
     @public
     def _refuse(self, *_: Any) -> NoReturn:
         raise ExpressionError(
             f"{self!r} inside a larger expression",
-            "a reduction must be the outermost expression of its stage",
+            "a reduction of several results must be the outermost expression of its stage",
             hint="give the reduction a stage of its own and read that stage here",
             kind="reduction_inside",
         )
@@ -73,17 +106,6 @@ class Fold:
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuse
     __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __neg__ = __lt__ = __le__ = __gt__ = __ge__ = _refuse
     astype = __bool__ = _refuse
-
-
-class Reduction(Fold):
-    """A fold of one value."""
-
-
-@dataclass(frozen=True, repr=False)
-class TupleReduction(Fold):
-    """A fold of several values at once. `parts` says what each result is called behind the stage's name."""
-
-    parts: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -114,7 +136,8 @@ class Tensor:
     """A named array: a placeholder (`body` is None) or the result of one stage of the same name.
 
     `t[i, j]` and `t(i, j)` read one element. The results of one stage that has several make up a `family`, in
-    the order of its reducer, and share `body`; the stage has a name of its own.
+    the order of its reducer, and share `body`; the stage has a name of its own. Where the name is `soft`, nobody has
+    given it: a program in which it is taken has another.
     """
 
     name: str
@@ -123,6 +146,7 @@ class Tensor:
     body: Body | None = field(default=None, repr=False)
     stage: str = field(default="", repr=False)
     family: list[Tensor] = field(default_factory=list, repr=False)
+    soft: bool = field(default=False, repr=False)
 
     @property
     def written_by(self) -> str:
@@ -176,13 +200,6 @@ def _read(name: str, index: Sequence[Expr]) -> str:
     return f"{name}[{', '.join(print_expr(i) for i in index)}]"
 
 
-def unique(name: str, taken: Iterable[str]) -> str:
-    """`name`, or `name_1`, `name_2`, … : the first that is not taken."""
-    used = set(taken)
-    candidates = (name if k == 0 else f"{name}_{k}" for k in range(len(used) + 1))
-    return next(c for c in candidates if c not in used)
-
-
 def reachable(outputs: Sequence[Tensor]) -> list[Tensor]:
     """All tensors behind `outputs`, producers first: depth-first, left to right, entered at the first read."""
     order: dict[Tensor, None] = {}
@@ -225,22 +242,25 @@ def build(
     tensors = reachable(outs)
     args, scalar_order = _arguments(request, tensors, inputs)
     tensors = [t for t in args if t not in tensors] + tensors
-    _check_names(request, tensors)
+    _check_names(request, [t for t in tensors if not t.soft])
     scalars = _scalars(request, tensors, args, scalar_order)
     stages = [t for t in tensors if t.body is not None]
-    if clash := {t.name for t in tensors} & {s.name for s in scalars}:
+    sizes = {s.name for s in scalars}
+    if clash := {t.name for t in tensors if not t.soft} & sizes:
         shared = sorted(clash)[0]
         wrong = f"`{shared}` names both a tensor and a size or scalar"
         raise ExpressionError(request, wrong, hint="rename one of them", kind="naming")
     _check_name(request, program)
+    names = names_of(tensors, sizes)
+    buffers = {t: Buffer(names[t].tensor, t.shape, t.dtype) for t in tensors}
     program_of_stages = Program(
         program,
-        tuple(_buffer(t) for t in args),
-        tuple(_buffer(t) for t in outs),
-        tuple(_buffer(t) for t in stages if t not in outs),
+        tuple(buffers[t] for t in args),
+        tuple(buffers[t] for t in outs),
+        tuple(buffers[t] for t in stages if t not in outs),
         scalars,
         (),
-        seq(*(_nest(t, {s.name for s in scalars}) for t in stages if t.leads)),
+        seq(*(_nest(t, names, sizes) for t in stages if t.leads)),
     )
     return settled(program_of_stages)
 
@@ -343,23 +363,19 @@ def _scalars(request: str, tensors: list[Tensor], args: list[Tensor], listed: li
 # --- nests -------------------------------------------------------------------------------------
 
 
-def _buffer(tensor: Tensor) -> Buffer:
-    return Buffer(tensor.name, tensor.shape, tensor.dtype)
-
-
-def _nest(tensor: Tensor, used: set[str]) -> Stmt:
+def _nest(tensor: Tensor, names: Mapping[Tensor, Names], used: set[str]) -> Stmt:
     """The loops and the stage of one tensor; loop names avoid `used` and one another."""
     assert tensor.body is not None
-    names: dict[Axis, str] = {}
+    loops: dict[Axis, str] = {}
     for k, axis in enumerate(tensor.body.loops):
         plain = axis.name if axis.name.isidentifier() and axis.name.strip("_") else f"i{k}"
-        names[axis] = unique(plain, used | set(names.values()))
+        loops[axis] = unique(plain, used | set(loops.values()))
 
     def plain_node(e: Expr) -> Expr | None:
         if isinstance(e, Axis):
-            return Var(names[e], e.dtype)
+            return Var(loops[e], e.dtype)
         if isinstance(e, Read):
-            return Load(e.buffer, tuple(resolve(i) for i in e.index), e.dtype)
+            return Load(names[e.source].tensor, tuple(resolve(i) for i in e.index), e.dtype)
         return None
 
     def resolve(e: Expr) -> Expr:
@@ -370,10 +386,10 @@ def _nest(tensor: Tensor, used: set[str]) -> Stmt:
     action: Store | Update
     if isinstance(value, Fold):
         values, inits = (tuple(resolve(e) for e in part) for part in (value.values, value.inits))
-        action = Update(tuple(t.name for t in tensor.family or [tensor]), index, value.reducer, values, inits)
+        action = Update(tuple(names[t].tensor for t in tensor.family or [tensor]), index, value.reducer, values, inits)
     else:
-        action = Store(tensor.name, index, resolve(value))
-    nest: Stmt = Stage(tensor.written_by, action)
+        action = Store(names[tensor].tensor, index, resolve(value))
+    nest: Stmt = Stage(names[tensor].stage, action)
     for axis in reversed(tensor.body.loops):
-        nest = For(names[axis], resolve(axis.lo), resolve(axis.hi), nest)
+        nest = For(loops[axis], resolve(axis.lo), resolve(axis.hi), nest)
     return nest

@@ -20,7 +20,6 @@ expressions is `eq(a, b)`; `a == b` compares their structure and is refused as a
 from __future__ import annotations
 
 import builtins
-import inspect
 import traceback
 from collections.abc import Callable, Sequence
 from typing import overload
@@ -29,6 +28,17 @@ from neptune.base import boundary
 from neptune.base.boundary import public
 from neptune.errors import ExpressionError
 from neptune.frontend.assemble import Axis, Body, Fold, Reduction, Tensor, TupleReduction, build
+from neptune.frontend.composed import (
+    einsum,
+    layer_norm,
+    log_softmax,
+    logsumexp,
+    mean,
+    norm,
+    rms_norm,
+    softmax,
+    variance,
+)
 from neptune.frontend.functions import (
     CAST_HINT,
     EQ_HINT,
@@ -63,6 +73,9 @@ from neptune.frontend.functions import (
     tanh,
     trunc,
 )
+from neptune.frontend.named import assigned_name
+from neptune.frontend.nested import Lifting
+from neptune.frontend.ranges import parameters
 from neptune.frontend.reductions import all, any, argmax, argmin, bitor, bitxor, max, max_sumexp, min, prod, sum, top_k
 from neptune.ir import expr as ir
 from neptune.ir.dtypes import DTYPES, is_int
@@ -92,6 +105,7 @@ __all__ = [
     "compute",
     "const",
     "cos",
+    "einsum",
     "eq",
     "erf",
     "exp",
@@ -102,28 +116,35 @@ __all__ = [
     "isfinite",
     "isinf",
     "isnan",
+    "layer_norm",
     "log",
     "log2",
+    "log_softmax",
     "logical_not",
+    "logsumexp",
     "max",
     "max_sumexp",
     "max_value",
     "maximum",
+    "mean",
     "min",
     "min_value",
     "minimum",
     "ne",
+    "norm",
     "placeholder",
     "pow",
     "power",
     "prod",
     "reduce_axis",
+    "rms_norm",
     "round",
     "rsqrt",
     "select",
     "sigmoid",
     "sign",
     "sin",
+    "softmax",
     "sqrt",
     "stack",
     "sum",
@@ -131,6 +152,7 @@ __all__ = [
     "top_k",
     "trunc",
     "var",
+    "variance",
 ]
 
 
@@ -162,47 +184,54 @@ def max_value(dtype: str) -> Const:
 
 
 @public
-def placeholder(shape: Sequence[ExprLike], dtype: str = "float32", name: str = "placeholder") -> Tensor:
-    """An input tensor of `shape` (integers, `var`s and expressions of them) and `dtype`."""
-    request = f"placeholder `{name}`"
-    return Tensor(name, _shape(request, shape), checked_dtype(request, dtype))
+def placeholder(shape: Sequence[ExprLike], dtype: str = "float32", name: str | None = None) -> Tensor:
+    """An input tensor of `shape` (integers, `var`s and expressions of them) and `dtype`; without a `name` it has that
+    of the variable it is assigned to."""
+    known = name or assigned_name() or "placeholder"
+    request = f"placeholder `{known}`"
+    return Tensor(known, _shape(request, shape), checked_dtype(request, dtype), soft=name is None)
 
 
 @public
-def reduce_axis(bounds: tuple[ExprLike, ExprLike], name: str = "k") -> Axis:
-    """A loop variable over [lo, hi) for `sum`, `max`, `min` and `prod`."""
-    lo, hi = _integers(f"reduce axis `{name}`", bounds)
-    return Axis(name, "int32", lo, hi)
+def reduce_axis(bounds: tuple[ExprLike, ExprLike] | ExprLike, name: str | None = None) -> Axis:
+    """A loop variable over [lo, hi), or [0, n), for `sum`, `max` and other reductions; without a `name` it has that of
+    the variable it is assigned to."""
+    known = name or assigned_name() or "k"
+    lo, hi = _integers(f"reduce axis `{known}`", bounds if isinstance(bounds, Sequence) else (0, bounds))
+    return Axis(known, "int32", lo, hi)
 
 
 @overload
 def compute(
-    shape: Sequence[ExprLike], fcompute: Callable[..., TupleReduction], name: str = "compute"
+    shape: Sequence[ExprLike], fcompute: Callable[..., TupleReduction], name: str | None = None
 ) -> tuple[Tensor, ...]: ...
 
 
 @overload
-def compute(shape: Sequence[ExprLike], fcompute: Callable[..., Expr | Reduction], name: str = "compute") -> Tensor: ...
+def compute(
+    shape: Sequence[ExprLike], fcompute: Callable[..., Expr | Reduction], name: str | None = None
+) -> Tensor: ...
 
 
 @public
 def compute(
-    shape: Sequence[ExprLike], fcompute: Callable[..., Expr | Fold], name: str = "compute"
+    shape: Sequence[ExprLike], fcompute: Callable[..., Expr | Fold], name: str | None = None
 ) -> Tensor | tuple[Tensor, ...]:
     """The tensor `name` of `shape` with `fcompute(i, j, …)` at each point; its dtype is that of the value.
 
-    `fcompute` takes one index per dimension and returns an expression or one reduction. One that has several
-    results (`argmax`, `argmin`, `top_k`) makes as many tensors: `<name>_value` and `<name>_index`, with numbers
-    where there are k of each. Before: `compute((m, n), lambda i, j: exp(x[i, j]), "y")`; after:
+    Without a `name` it is called like the variable that it is assigned to, with a suffix where that is taken.
+    `fcompute` takes one index per dimension and returns an expression. Each reduction in it is a stage, `<name>_sum`
+    and so on, unless it is the whole of it (`neptune.frontend.nested`). One that has several results (`argmax`,
+    `argmin`, `top_k`) stands alone and makes as many tensors: `<name>_value` and `<name>_index`, with numbers where
+    there are k of each. Before: `y = compute((m, n), lambda i, j: exp(x[i, j]))`; after:
     `for i … for j …: y: y[i, j] = exp(x[i, j])`.
 
     Raises ExpressionError, naming the stage, for whatever the body says that Neptune does not take.
     """
-    request = f"stage `{name}`"
+    known = name or assigned_name() or "compute"
+    request = f"stage `{known}`"
     dims = _shape(request, shape)
-    axes = tuple(
-        Axis(n, "int32", ZERO, d) for n, d in zip(_parameters(request, fcompute, len(dims)), dims, strict=True)
-    )
+    axes = tuple(Axis(n, "int32", ZERO, d) for n, d in zip(parameters(request, fcompute, len(dims)), dims, strict=True))
     try:
         value = fcompute(*axes)
     except ExpressionError as error:
@@ -219,9 +248,9 @@ def compute(
             raise
         hint = _REDUCTION_HINT if "(Reduction)" in str(error) else CAST_HINT if "dtype" in str(error) else None
         raise ExpressionError(request, str(error), where=_user_line(error), hint=hint) from None
-    return (
-        define_family(name, dims, axes, value) if isinstance(value, TupleReduction) else define(name, dims, axes, value)
-    )
+    if isinstance(value, TupleReduction):
+        return define_family(known, dims, axes, value, soft=name is None)
+    return define(known, dims, axes, value, soft=name is None)
 
 
 def define_family(
@@ -230,18 +259,21 @@ def define_family(
     axes: tuple[Axis, ...],
     value: TupleReduction,
     names: Sequence[str] | None = None,
+    soft: builtins.bool = False,
 ) -> tuple[Tensor, ...]:
     """The results of the stage `name`, one for each part of `value`; `names` in place of `name_part`."""
-    body = _body(f"stage `{name}`", axes, value)
+    body = _body(f"stage `{name}`", axes, Lifting(name).value(value, axes))
     known = [f"{name}_{part}" for part in value.parts] if names is None else names
     family: list[Tensor] = []
     family += [
-        Tensor(result, shape, e.dtype, body, name, family) for result, e in zip(known, value.values, strict=True)
+        Tensor(result, shape, e.dtype, body, name, family, soft) for result, e in zip(known, value.values, strict=True)
     ]
     return tuple(family)
 
 
-def define(name: str, shape: tuple[Expr, ...], axes: tuple[Axis, ...], value: object) -> Tensor:
+def define(
+    name: str, shape: tuple[Expr, ...], axes: tuple[Axis, ...], value: object, soft: builtins.bool = False
+) -> Tensor:
     """The tensor whose element at `axes` is `value`: `compute` after its lambda has run."""
     request = f"stage `{name}`"
     if isinstance(value, builtins.bool):
@@ -251,8 +283,7 @@ def define(name: str, shape: tuple[Expr, ...], axes: tuple[Axis, ...], value: ob
             value = ir.as_expr(value)  # type: ignore[arg-type]
         except TypeError:
             raise ExpressionError(request, f"the value is {value!r}, not an expression or a reduction") from None
-    dtype = value.values[0].dtype if isinstance(value, Reduction) else value.dtype
-    return Tensor(name, shape, dtype, _body(request, axes, value))
+    return Tensor(name, shape, value.dtype, _body(request, axes, Lifting(name).value(value, axes)), soft=soft)
 
 
 def _body(request: str, axes: tuple[Axis, ...], value: Expr | Fold) -> Body:
@@ -320,23 +351,10 @@ def _integers(request: str, shape: Sequence[ExprLike]) -> tuple[Expr, ...]:
             e = ir.as_expr(dim)
         except TypeError:
             e = None
-        if e is None or not is_int(e.dtype):
+        if e is None or isinstance(e, Reduction) or not is_int(e.dtype):
             raise ExpressionError(request, f"the extent {dim!r} is not an integer expression")
         dims.append(e)
     return tuple(dims)
-
-
-def _parameters(request: str, fcompute: Callable[..., object], rank: int) -> list[str]:
-    """Names of the `rank` indices that the lambda takes: its parameters without a default."""
-    parameters = inspect.signature(fcompute).parameters.values()
-    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    # `lambda i, scale=s: …` is how a loop hands its own value to a lambda.
-    names = [p.name for p in positional if p.default is p.empty]
-    if builtins.any(p.kind == p.VAR_POSITIONAL for p in parameters):
-        names += [f"i{k}" for k in range(rank - len(names))]
-    if len(names) != rank:
-        raise ExpressionError(request, f"the lambda takes {len(names)} indices, but the shape has {rank} dimensions")
-    return names
 
 
 def _raised_by_us(error: Exception) -> bool:

@@ -6,7 +6,7 @@ import builtins
 
 from neptune.base.boundary import public
 from neptune.errors import ExpressionError
-from neptune.frontend.assemble import Fold
+from neptune.frontend.assemble import TupleReduction
 from neptune.ir import expr as ir
 from neptune.ir.dtypes import DTYPES, is_float
 from neptune.ir.expr import Expr, ExprLike
@@ -187,9 +187,9 @@ def logical_not(pred: ExprLike) -> Expr:
 # --- checks ------------------------------------------------------------------------------------
 
 
-def as_value(x: ExprLike | Fold) -> Expr:
-    """An operand of an expression; refuses a reduction, which stands alone."""
-    if isinstance(x, Fold):
+def as_value(x: ExprLike | TupleReduction) -> Expr:
+    """An operand of an expression; refuses a reduction of several results, which stands alone."""
+    if isinstance(x, TupleReduction):
         x._refuse()
     return ir.as_expr(x)
 

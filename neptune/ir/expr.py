@@ -231,12 +231,16 @@ def _fold(name: str, a: Expr, b: Expr) -> Expr | None:
 
 
 def binary(name: str, a: ExprLike, b: ExprLike) -> Expr:
-    """A two-argument operator; a Python number takes the other side's dtype, and int32 meets int64 as int64."""
+    """A two-argument operator; a Python number takes the other side's dtype, int32 meets int64 as int64, and what is
+    computed of indices and sizes alone meets float32 and float64 as these."""
     if not isinstance(a, Const | Var | Load | Op | Cast | Select):
         a = as_expr(a, b.dtype if isinstance(b, Const | Var | Load | Op | Cast | Select) else None)
     b = as_expr(b, a.dtype)
     if {a.dtype, b.dtype} == {"int32", "int64"}:
         a, b = cast(a, "int64"), cast(b, "int64")
+    for place, other in ((a, b), (b, a)):
+        if is_int(place.dtype) and other.dtype in ("float32", "float64") and not loads(place):
+            a, b = cast(a, other.dtype), cast(b, other.dtype)
     return op(name, a, b)
 
 

@@ -51,10 +51,19 @@ def stage(body: Callable[..., Any], shape: Any = (n,)) -> Callable[[], object]:
 
 
 BUILDER = [
-    (stage(lambda i: sum(x[i, j], axis=j) * 2), "a stage of its own"),
-    (stage(lambda i: x[i, 0] * sum(x[i, j], axis=j)), "a stage of its own"),
-    (stage(lambda i: exp(sum(x[i, j], axis=j))), "must be the outermost"),
-    (stage(lambda i: max(sum(x[i, j], axis=j), axis=k)), "must be the outermost"),
+    (stage(lambda i: nt.argmax(x[i, j], axis=j) * 2), "a stage of its own"),
+    (stage(lambda i: exp(nt.argmax(x[i, j], axis=j))), "must be the outermost"),
+    (stage(lambda i: 1.0 + sum(lambda j: max(lambda k: x[j, k]), (1, n))), "`j`, over [1, n): no dimension of"),
+    (stage(lambda i: sum(lambda j: 1.0)), "nothing says how long `j` is"),
+    (stage(lambda i: sum(lambda j: x[i, j] * half[j].astype("float32"))), "dimensions of 4 and n elements"),
+    (stage(lambda i: sum(lambda: x[i, 0])), "it takes no index"),
+    (stage(lambda i: sum(lambda j, k: x[j, k], n)), "it takes 2 indices, and `axis` has one range"),
+    (stage(lambda i: sum(lambda j: x[i, j], 1.5)), "the range of `j` is 1.5, not a length or (lo, hi)"),
+    (lambda: placeholder((sum(lambda i, j: x[i, j]),)), "is not an integer expression"),
+    (lambda: nt.softmax(x[0, 0]), "it takes a tensor of floats"),
+    (lambda: nt.einsum("ij", x), "an arrow, and letters of these behind it"),
+    (lambda: nt.einsum("ijk->i", x), "`ijk` does not fit"),
+    (lambda: nt.einsum("ij,ji->i", x, x), "axis `j` has two lengths"),
     (stage(lambda i: sum(x[i, j], axis=k)), "legal here: `i`, `k`"),
     (stage(lambda i: x[i, j]), "legal here: `i`"),
     (stage(lambda i: sum(x[i, 0], axis=3)), "distinct reduce axes"),
@@ -149,7 +158,7 @@ def a_bool_as_predicate():
 @case(ExpressionError)
 def a_reduction_as_operand():
     x, j = nt.placeholder((N,), "float32", "x"), nt.reduce_axis((0, N), "j")
-    nt.exp(nt.sum(x[j], axis=j))
+    nt.exp(nt.argmax(x[j], axis=j))
 
 
 @case(ExpressionError)
