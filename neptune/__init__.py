@@ -17,6 +17,7 @@ from neptune.versions import __version__ as __version__
 if TYPE_CHECKING:
     from neptune import functional as functional
     from neptune.autotune.tuner import autotune
+    from neptune.driver.jit import jit
     from neptune.driver.pipeline import compile
     from neptune.errors import (
         ExpressionError,
@@ -53,6 +54,7 @@ __all__ = [
     "autotune",
     "compile",
     "fuse",
+    "jit",
     "load",
     "superoptimize",
     "template",
@@ -66,6 +68,7 @@ _HOME = {
     "autotune": "neptune.autotune",
     "compile": "neptune.driver.pipeline",
     "fuse": "neptune.graph.fuse",
+    "jit": "neptune.driver.jit",
     "load": "neptune.kernel",
     "superoptimize": "neptune.search.superoptimize",
     "template": "neptune.schedule.template",

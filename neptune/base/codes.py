@@ -48,7 +48,7 @@ EXPRESSIONS = (
         "E001",
         "What is to be compiled is no expression",
         "Write the operator by the builder (placeholder, compute, sum, …) and compile the tensor that it returns.",
-        ("driver.imports",),
+        ("driver.imports", "driver.jit", "frontend.typed"),
     ),
     Kind(
         "E002",

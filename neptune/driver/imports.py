@@ -12,13 +12,19 @@ from typing import Any
 from neptune.base.codes import INSTALL_TE
 from neptune.errors import ExpressionError
 from neptune.frontend.assemble import Tensor, build
+from neptune.frontend.typed import is_typed, traced
 from neptune.ir.expr import Cast, Const, Load, Op, Select, Var
 from neptune.ir.indices.widths import settled
 from neptune.ir.names import with_usable_names
 from neptune.ir.program import Program
 from neptune.ir.text.printer import print_expr
 
-EXPRESSIONS = ("a neptune.Program", "tensors of neptune.frontend.builder", "a te.Tensor or PrimFunc (with TVM)")
+EXPRESSIONS = (
+    "a neptune.Program",
+    "tensors of neptune.frontend.builder",
+    'a function of such, of parameters like x: "f32[m, n]"',
+    "a te.Tensor or PrimFunc (with TVM)",
+)
 """What `compile` takes."""
 EXAMPLE = 'x = placeholder((n,), "float32", "x"); y = compute((n,), lambda i: exp(x[i]), "y"); neptune.compile(y)'
 """What is told to whoever gave something else."""
@@ -41,6 +47,9 @@ def as_program(expr: Any, inputs: Sequence[Any] | None = None, name: str | None 
     first = expr[0] if isinstance(expr, list | tuple) and expr else expr
     if isinstance(first, Tensor) or (isinstance(first, tuple) and any(isinstance(t, Tensor) for t in first)):
         return build(expr, inputs, name)
+    if is_typed(first):
+        outputs, parameters = traced(first)
+        return build(outputs, inputs or parameters, name or first.__name__)
     if not _of_tvm(first):
         raise ExpressionError(_asked(expr, first), _wrong(expr, first), legal=EXPRESSIONS, hint=_instead(first))
     try:

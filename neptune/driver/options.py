@@ -16,7 +16,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, TypedDict, TypeVar, get_args, get_origin, get_type_hints
 
+from neptune.forms import FORMS
+
 Function = TypeVar("Function", bound=Callable[..., Any])
+OTHERS = ", ".join(FORMS)
+"""The forms beside tiles."""
 REQUIRED: Any = inspect.Parameter.empty
 """The default of an option that has none."""
 
@@ -85,14 +89,14 @@ class SharedOptions(TypedDict, total=False):
     form: Annotated[
         str | None,
         Option(
-            '`"asynchronous"`: also the warp-specialised form of sm_90, an error where there is none; `"auto"`: where '
+            f'`"{OTHERS}"`: also the warp-specialised form of sm_90, an error where there is none; `"auto"`: where '
             'there is one that is not predicted to be far slower, and the faster of both runs; `"triton"`: tiles '
             'alone. Where bits are promised it is `"triton"` unless you say otherwise '
             "([The form on Hopper](hopper.md))",
             shown='`"auto"` on a Hopper GPU, else `"triton"`',
             flag="--form",
             metavar="FORM",
-            help="asynchronous, auto or triton: see docs/hopper.md.",
+            help=f"{OTHERS}, auto or triton: see docs/hopper.md.",
         ),
     ]
 
@@ -133,7 +137,7 @@ class CompileOptions(SharedOptions, total=False):
     levers: Annotated[
         Mapping[str, Any] | None,
         Option(
-            "a former name of `params` for the asynchronous form; a warning says so once",
+            f"a former name of `params` for the {OTHERS} form; a warning says so once",
             shown="none",
             flag="--lever",
             metavar="NAME=VALUE",

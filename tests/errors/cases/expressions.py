@@ -140,6 +140,24 @@ BUILDER = [
     (lambda: masks.chunked(0), "a chunk has at least one key"),
     (lambda: masks.causal(placeholder((n,), "int32", "q_len")), "both or neither"),
 ]
+
+
+def typed(annotation: Any, result: Any = y) -> Callable[[], object]:
+    """A compilation of a function whose parameter is annotated."""
+
+    def function(x: Any) -> Any:
+        return result
+
+    function.__annotations__["x"] = annotation
+    return lambda: neptune.compile(function, target="llvm")
+
+
+BUILDER += [
+    (typed("f33[n]"), "annotated with f33[n]: no dtype and shape"),
+    (typed("f32[n + ]"), "the dimension `n +` of `x` is no size"),
+    (typed("f32[n]", None), "it returns nothing"),
+    (lambda: neptune.jit(lambda x: x), "its parameters do not all say what they are"),
+]
 for _make, _name in BUILDER:
     case(ExpressionError, f"builder: {_name}")(_make)
 

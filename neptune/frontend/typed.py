@@ -1,0 +1,78 @@
+"""A function whose parameters are annotated with dtypes and shapes, as an expression.
+
+    def entropy(x: "f32[rows, cols]"):
+        p = softmax(x)                                     →   a program `entropy` of input x: f32[rows, cols]
+        return compute(x.shape[:1], lambda i: …)
+
+An annotation is written as programs print it, `f32[m, n]` or `float32[m, n]`, and `f32` of a scalar: a name in a shape
+is a size, the same wherever it stands; numbers and expressions of sizes that other dimensions are may stand there too.
+One of jaxtyping's (`Float32[Tensor, "rows cols"]`) says the same.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from neptune.errors import ExpressionError
+from neptune.frontend.assemble import Tensor
+from neptune.frontend.builder import placeholder, var
+from neptune.ir.dtypes import BY_SHORT, DTYPES
+from neptune.ir.expr import Const, Expr, Var
+from neptune.ir.line import parse_expr
+
+_WRITTEN = re.compile(r"\s*(\w+)\s*(?:\[(.*)\]\s*)?", re.DOTALL)
+HINT = 'x: "f32[rows, cols]", a scalar as scale: "f32"'
+
+
+def is_typed(value: Any) -> bool:
+    """True for a function all of whose parameters are annotated, and with one that has some."""
+    if not inspect.isfunction(value):
+        return False
+    parameters = inspect.signature(value).parameters.values()
+    return bool(parameters) and all(p.annotation is not p.empty for p in parameters)
+
+
+def traced(function: Callable[..., Any]) -> tuple[Any, list[Tensor | Var]]:
+    """What a typed function returns, and its parameters as placeholders and scalars, in their order."""
+    request = f"the function `{function.__name__}`"
+    parameters = [_parameter(request, p.name, p.annotation) for p in inspect.signature(function).parameters.values()]
+    outputs = function(*parameters)
+    if outputs is None:
+        raise ExpressionError(request, "it returns nothing", hint="return compute(…), or several in a tuple")
+    return outputs, parameters
+
+
+def _parameter(request: str, name: str, annotation: Any) -> Tensor | Var:
+    text = _text(annotation)
+    match = _WRITTEN.fullmatch(text) if text is not None else None
+    dtype = None if match is None else BY_SHORT[match[1]].name if match[1] in BY_SHORT else match[1]
+    if match is None or dtype not in DTYPES:
+        shown = text if text is not None else repr(annotation)
+        raise ExpressionError(request, f"`{name}` is annotated with {shown:.60}: no dtype and shape", hint=HINT)
+    if match[2] is None:
+        return var(name, dtype)
+    return placeholder([_dimension(request, name, d) for d in match[2].split(",") if d.strip()], dtype, name)
+
+
+def _dimension(request: str, name: str, text: str) -> Expr:
+    sizes: Mapping[str, str] = dict.fromkeys(re.findall(r"[A-Za-z_]\w*", text), "int32")
+    try:
+        e = parse_expr(text.strip(), sizes)
+    except ExpressionError:
+        e = Const(0.0, "float32")
+    if e.dtype != "int32":
+        raise ExpressionError(request, f"the dimension `{text.strip()}` of `{name}` is no size", hint=HINT)
+    return e
+
+
+def _text(annotation: Any) -> str | None:
+    """The annotation as text, one of jaxtyping's in our notation."""
+    if isinstance(annotation, str):
+        return annotation.strip("'\"")
+    dims, dtypes = getattr(annotation, "dim_str", None), getattr(annotation, "dtypes", None)
+    if isinstance(dims, str) and isinstance(dtypes, list | tuple) and len(dtypes) == 1:
+        return f"{dtypes[0]}[{', '.join(dims.split())}]"
+    return None
