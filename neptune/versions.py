@@ -13,6 +13,24 @@ PACKAGES = ("torch", "triton")
 TESTED = ("3.6",)
 """The versions of Triton that kernels were tested and measured with; others may compile them otherwise."""
 
+EXTRAS = {
+    "te": ("apache-tvm>=0.27",),
+    "cli": ("click>=8.1", "rich>=13"),
+    "tune": ("scikit-learn>=1.4",),
+    "mirage": ("scipy>=1.9",),
+    "ray": ("ray>=2.9",),
+}
+"""What some parts need beside what all do."""
+
+
+def install(extra: str) -> str:
+    """The command that installs what a part needs, by the packages' own names: ours is no project that pip knows.
+
+    >>> install("cli")
+    "pip install 'click>=8.1' 'rich>=13'"
+    """
+    return f"pip install {' '.join(map(repr, EXTRAS[extra]))}"
+
 
 @cache
 def versions(*others: str) -> dict[str, str | None]:

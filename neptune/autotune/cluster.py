@@ -21,6 +21,7 @@ from neptune.autotune.place import OVERTIME, Bench, Case, Lost, Outcome, Place, 
 from neptune.autotune.rounds import ROUND
 from neptune.errors import NeptuneError
 from neptune.kernel import Kernel
+from neptune.versions import install
 
 ASKED = "tune with executor='ray'"
 START = 90.0
@@ -254,9 +255,7 @@ def connected() -> tuple[Any, bool]:
     try:
         ray = _ray()
     except ImportError:
-        raise NeptuneError(
-            ASKED, "Ray is not installed", hint="pip install 'neptune-compiler[ray]', or executor=\"local\""
-        ) from None
+        raise NeptuneError(ASKED, "Ray is not installed", hint=f'{install("ray")}, or executor="local"') from None
     if ray.is_initialized():
         return ray, False
     try:

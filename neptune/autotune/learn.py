@@ -21,7 +21,7 @@ the model's own numbers (`features`), as in the cost models of Ansor (Zheng et a
 correction and within a bound: trees know nothing beyond the sizes that they have seen, the model does.
 `python -m bench.correct` judges it on sizes that were left out; docs/performance.md has its figures.
 
-Needs scikit-learn (`pip install 'neptune-compiler[tune]'`); without it there is no correction.
+Needs scikit-learn (`pip install scikit-learn`); without it there is no correction.
 
 What the cost model knows of a point are numbers that a correction can learn from:
 

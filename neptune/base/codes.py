@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-INSTALL_TE = "pip install 'neptune-compiler[te]'"
+from neptune.versions import install
+
+INSTALL_TE = install("te")
 """The remedy where TVM is missing."""
 PACKAGE = __name__.partition(".")[0]
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 
+from neptune.versions import install
+
 
 def main() -> None:
     """Entry point of the `neptune` command; its packages are an extra, and their absence is said in one line."""
@@ -12,6 +14,6 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if error.name not in ("click", "rich"):
             raise
-        print(f"the neptune command needs {error.name}: pip install 'neptune-compiler[cli]'", file=sys.stderr)
+        print(f"the neptune command needs {error.name}: {install('cli')}", file=sys.stderr)
         raise SystemExit(2) from None
     app(prog_name="neptune")

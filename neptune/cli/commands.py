@@ -51,34 +51,38 @@ class App(click.Group):
             raise SystemExit(error.exit_code) from None
 
 
-@click.group(cls=App, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+EPILOG = """
+\b
+Exit codes:
+    0  done
+    1  refused: not legal, not proved, or not there
+    2  wrong usage of this command
+    3  a defect of Neptune
+
+\b
+Environment:
+    NEPTUNE_TARGET        where --target is not given
+    NEPTUNE_VERIFY        0, 1 or 2: how much is checked
+    NEPTUNE_STRICT        1: what a check rejects is a defect
+    NEPTUNE_CHECK         1: calls look at the indices that tensors hold
+    NEPTUNE_CACHE_DIR     a folder for compiled kernels; 0 for none
+    NEPTUNE_RECORDS       0: the model alone chooses, not what was measured
+    NEPTUNE_FORM          triton or auto: of kernels for sm_90, without --form
+    NEPTUNE_TIERED        beside, wait or never: first calls from torch
+    NEPTUNE_DUMP          a folder for every form of the program, and a report
+    NEPTUNE_LOGS          e.g. +fusion,codegen
+    NEPTUNE_FUSION_FUEL   stop before the n+1st fusion
+    NEPTUNE_TRACEBACK     1: with Neptune's own frames
+    NO_COLOR              no colours
+"""
+"""What stands behind the commands of `neptune --help`."""
+MARKS = {"ok": "green", "missing": "red", "no": "yellow", "optional": "dim"}
+
+
+@click.group(cls=App, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(package_name="neptune-compiler", prog_name="neptune")
 def app() -> None:
-    """Compile schedules of tensor expressions to Triton, and see why they look as they do.
-
-    \b
-    Exit codes:
-        0  done
-        1  refused: not legal, not proved, or not there
-        2  wrong usage of this command
-        3  a defect of Neptune
-
-    \b
-    Environment:
-        NEPTUNE_TARGET        where --target is not given
-        NEPTUNE_VERIFY        0, 1 or 2: how much is checked
-        NEPTUNE_STRICT        1: what a check rejects is a defect
-        NEPTUNE_CHECK         1: calls look at the indices that tensors hold
-        NEPTUNE_CACHE_DIR     a folder for compiled kernels; 0 for none
-        NEPTUNE_RECORDS       0: the model alone chooses, not what was measured
-        NEPTUNE_FORM          triton or auto: of kernels for sm_90, without --form
-        NEPTUNE_TIERED        beside, wait or never: first calls from torch
-        NEPTUNE_DUMP          a folder for every form of the program, and a report
-        NEPTUNE_LOGS          e.g. +fusion,codegen
-        NEPTUNE_FUSION_FUEL   stop before the n+1st fusion
-        NEPTUNE_TRACEBACK     1: with Neptune's own frames
-        NO_COLOR              no colours
-    """
+    """Compile schedules of tensor expressions to Triton, and see why they look as they do."""
 
 
 @app.command("compile")
@@ -183,24 +187,29 @@ def templates_command(as_json: bool) -> None:
 
 
 @app.command("ops", short_help="List the shipped operators.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def ops_command(as_json: bool) -> None:
+@click.argument("words", nargs=-1, metavar="[WORD]…")
+@options.as_json
+def ops_command(words: tuple[str, ...], as_json: bool) -> None:
     """List the shipped operators: what each is, its inputs, and the call that makes it in Python.
 
+    With WORDs, those in whose name, kind or description all of them stand, each with its options and an example.
+
     \b
-    Example:
+    Examples:
         neptune ops
+        neptune ops attention sinks
     """
 
     def act() -> None:
-        from neptune.ops.shipped import OPERATORS, signature
+        from neptune.cli.operators import described, matching
 
-        rows = [
-            {"name": s.name, "what it is": s.summary, "inputs": signature(s()), "call": f"neptune.ops.{s.call}"}
-            for s in OPERATORS.values()
-        ]
-        answer = {r["name"]: {n: text for n, text in r.items() if n != "name"} for r in rows}
-        say(answer, as_json, lambda: table([{n: r[n] for n in ("name", "what it is", "inputs")} for r in rows]))
+        shipped = matching(words)
+        answer = {s.name: described(s, whole=bool(words)) for s in shipped}
+        if not words:
+            rows = [{"name": n, **{k: r[k] for k in ("what it is", "inputs")}} for n, r in answer.items()]
+            return say(answer, as_json, lambda: table(rows))
+        blocks = ["\n".join([n, *(f"  {k + ':':12} {v}" for k, v in r.items())]) for n, r in answer.items()]
+        say(answer, as_json, lambda: click.echo("\n\n".join(blocks)))
 
     guarded(act, as_json)
 
@@ -224,8 +233,7 @@ def check_env_command(as_json: bool) -> None:
     def shown() -> None:
         lines = Table(box=None, show_header=False, pad_edge=False)
         for f in findings:
-            mark = "[green]ok[/]" if f.good else "[red]missing[/]" if f.required else "[yellow]no[/]"
-            lines.add_row(mark, escape(f.subject), escape(f.found))
+            lines.add_row(f"[{MARKS[f.mark]}]{f.mark}[/]", escape(f.subject), escape(f.found))
             if f.remedy and not f.good:
                 lines.add_row("", "", f"[dim]try: {escape(f.remedy)}[/]")
         Console(width=None if sys.stdout.isatty() else 200).print(lines)

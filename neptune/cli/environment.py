@@ -15,7 +15,7 @@ from typing import Any
 
 import neptune
 from neptune.base.codes import INSTALL_TE
-from neptune.versions import TESTED, untested
+from neptune.versions import TESTED, install, untested
 
 REQUIRED = {"torch": "2.6", "triton": "3.6", "numpy": "2", "sympy": "1.13", "einops": "0.8"}
 TRACKER = "neptune"
@@ -27,13 +27,19 @@ GPU_TARGETS = ("cuda:80", "cuda:90", "hip:gfx942")
 @dataclass(frozen=True)
 class Finding:
     """One line of the report. `remedy` says what to do where `good` is false; `required` findings decide
-    whether the machine can be used at all."""
+    whether the machine can be used at all, and of `optional` ones nothing is broken where they are not there."""
 
     subject: str
     found: str
     good: bool
     remedy: str = ""
     required: bool = False
+    optional: bool = False
+
+    @property
+    def mark(self) -> str:
+        """ "ok", "missing", "no" of what is broken, or "optional" of what nobody needs."""
+        return "ok" if self.good else "missing" if self.required else "optional" if self.optional else "no"
 
 
 def examine() -> list[Finding]:
@@ -73,7 +79,7 @@ def _packages() -> Iterator[Finding]:
     for name, least in REQUIRED.items():
         yield _package(name, least, f"pip install '{name}{'>=' + least if least else ''}'", required=True)
     for name, (least, extra) in OPTIONAL.items():
-        yield _package(name, least, f"pip install 'neptune-compiler[{extra}]'", required=False)
+        yield _package(name, least, install(extra), required=False)
 
 
 def _triton() -> Finding:
@@ -92,7 +98,7 @@ def folder_shared(folder: Path) -> Finding:
         return Finding("package", fact, True)
     some = ", ".join(strangers[:3]) + (", …" if strangers[3:] else "")
     remedy = (
-        f"pip uninstall {TRACKER} && pip install --force-reinstall neptune-compiler; "
+        f"pip uninstall {TRACKER} && pip install --force-reinstall . in a checkout of ours; "
         'python -c "import neptune; print(neptune.__file__)" tells which one is imported'
     )
     wrong = f"{fact}, where files of the experiment tracker `{TRACKER}` lie, too: {some}"
@@ -111,7 +117,7 @@ def _package(name: str, least: str, remedy: str, *, required: bool) -> Finding:
     try:
         installed = version(name)
     except PackageNotFoundError:
-        return Finding(name, "not installed", False, remedy, required)
+        return Finding(name, "not installed", False, remedy, required, optional=not required)
     good = _numbers(installed) >= _numbers(least)
     return Finding(
         name, installed if good else f"{installed}, older than {least}", good, "" if good else remedy, required
@@ -228,7 +234,7 @@ def _gpu() -> Finding:
         remedy = (
             "install a torch built for CUDA or ROCm" if built is None else "check the driver (nvidia-smi, rocm-smi)"
         )
-        return Finding("run on the GPU", why, False, f"where there should be one, {remedy}")
+        return Finding("run on the GPU", why, False, f"where there should be one, {remedy}", optional=built is None)
     name = torch.cuda.get_device_name()
     return _attempt(
         "run on the GPU", lambda: f"{name} ({present}): {_run(present.kind, 'cuda')}", "update the GPU's driver"

@@ -8,7 +8,7 @@ rows takes longer by the factor of the cost model, and a tile that is read in an
 than another operand of a map does, is turned once through shared memory. Sixteen-bit operands of products are read in
 either order by the matrix unit; others have the folded axis innermost, or are turned.
 
-Needs scipy (`pip install 'neptune-compiler[mirage]'`). Source: Wu et al., "Mirage", §6.
+Needs scipy (`pip install scipy`). Source: Wu et al., "Mirage", §6.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from neptune.mirage.order import SIDE
 from neptune.mirage.types import graph_types, kernel_types
 from neptune.tune.model.constants import FITTED
 from neptune.tune.model.machine import Machine
+from neptune.versions import install
 
 HALF = 16
 """Bits of operands that the matrix unit reads in either order."""
@@ -183,7 +184,7 @@ def solve(posed: Problem) -> dict[str, str]:
         raise ScheduleError(
             "layouts of temporaries",
             f"the integer linear program needs {error.name}",
-            hint="pip install 'neptune-compiler[mirage]'; without it temporaries keep the order of their axes",
+            hint=f"{install('mirage')}; without it temporaries keep the order of their axes",
         ) from None
     names = [(n, a) for n in posed.axes for a in posed.choices(n)]
     if not names:

@@ -22,7 +22,7 @@ from neptune.kernel import Kernel
 from tests.unit.autotune.planted import Planted, text_of
 from tests.unit.autotune.test_tuner import SIZES, check_right, kept, options, store, task
 
-ray = pytest.importorskip("ray", reason="an extra: pip install 'neptune-compiler[ray]'")
+ray = pytest.importorskip("ray", reason="an extra: pip install 'ray>=2.9'")
 pytestmark = pytest.mark.slow
 SPEC = "tests.unit.autotune.test_cluster:Placed"
 BEST = "BLOCK_M=2 num_warps=16"

@@ -16,8 +16,10 @@ import neptune
 from neptune import config
 from neptune.cli import environment
 from neptune.cli.commands import app
+from neptune.cli.environment import Finding
 from neptune.errors import InternalError
 from neptune.tune import choose
+from neptune.versions import EXTRAS
 
 FILE = """
 from neptune.ops.softmax import softmax
@@ -301,8 +303,22 @@ def test_versions_wanted_are_those_of_the_project_file():
     project = Path(__file__).parents[3].joinpath("pyproject.toml").read_text()
     for name, least in environment.REQUIRED.items():
         assert f'"{name}{">=" + least if least else ""}"' in project
-    for name, (least, _) in environment.OPTIONAL.items():
-        assert f'"{name}>={least}"' in project
+    for name, (least, extra) in environment.OPTIONAL.items():
+        assert f'"{name}>={least}"' in project and f"{name}>={least}" in EXTRAS[extra]
+    for extra, packages in EXTRAS.items():
+        assert f"{extra} = [{', '.join(f'{chr(34)}{p}{chr(34)}' for p in packages)}]" in project
+
+
+def test_hints_name_packages_that_exist():
+    """Nobody has published this project: whoever takes its name would be installed by a hint with it."""
+    package = Path(__file__).parents[3] / "neptune"
+    texts = {f: f.read_text() for f in package.rglob("*.py")}
+    assert not [f for f, text in texts.items() if "pip install" in text and "neptune-compiler[" in text]
+
+
+def test_what_nobody_needs_is_optional():
+    assert Finding("a", "b", False, optional=True).mark == "optional" and Finding("a", "b", False).mark == "no"
+    assert Finding("a", "b", False, required=True).mark == "missing" and Finding("a", "b", True).mark == "ok"
 
 
 def test_the_packages_of_the_command_line_are_an_extra():
@@ -335,7 +351,7 @@ def test_missing_packages_are_named(tmp_path):
     env = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{root}"}
     done = subprocess.run([sys.executable, "-m", "neptune.cli"], capture_output=True, text=True, env=env, check=False)
     assert done.returncode == 2
-    assert done.stderr == "the neptune command needs click: pip install 'neptune-compiler[cli]'\n"
+    assert done.stderr == "the neptune command needs click: pip install 'click>=8.1' 'rich>=13'\n"
 
 
 def test_save_writes_what_load_reads(file, tmp_path):

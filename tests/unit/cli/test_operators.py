@@ -28,6 +28,16 @@ def test_the_list() -> None:
     assert all(any(line.startswith(f"{n} ") for line in text.splitlines()) for n in OPERATORS)
 
 
+def test_words_leave_some_and_say_all_of_them() -> None:
+    said = json.loads(invoke("ops", "attention", "sink", "--json").stdout)
+    assert "attention_sinks" in said and "softmax" not in said
+    assert said["attention_sinks"]["options"].startswith("dtype=") or "sinks=" in said["attention_sinks"]["options"]
+    text = invoke("ops", "rms_norm_linear").stdout
+    assert "example:" in text and "y = neptune.compile(neptune.ops.norm.rms_norm_linear())(x, g, w)" in text
+    done = invoke("ops", "zzz")
+    assert done.exit_code == 2 and "no operator has zzz" in done.output
+
+
 @pytest.mark.parametrize("reference", ["logsumexp", "softmax:logsumexp"])
 def test_by_name_and_by_family(reference: str) -> None:
     done = invoke("compile", reference, "-t", "softmax_row", "--target", "llvm", "--ir", "loops")

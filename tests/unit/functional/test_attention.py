@@ -255,7 +255,7 @@ def test_the_interpreter_serves_where_there_is_no_tvm(monkeypatch: pytest.Monkey
 
     devices._interpreted.cache_clear()
     monkeypatch.setattr(devices, "has_tvm", lambda: False)
-    with pytest.warns(neptune.NeptunePerformanceWarning, match=r"pip install 'neptune-compiler\[te\]'") as told:
+    with pytest.warns(neptune.NeptunePerformanceWarning, match=r"pip install 'apache-tvm>=0.27'") as told:
         assert [devices.target_on("cpu") for _ in range(2)] == ["interpret"] * 2
     assert len(told) == 1
     devices._interpreted.cache_clear()

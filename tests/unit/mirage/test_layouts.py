@@ -89,5 +89,5 @@ def test_without_scipy_it_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) 
         return real(name, *args, **more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(ScheduleError, match=r"needs scipy(.|\n)*neptune-compiler\[mirage\]"):
+    with pytest.raises(ScheduleError, match=r"needs scipy(.|\n)*pip install 'scipy>=1.9'"):
         layouts(split_by_two(), SIZES, DEFAULT)
