@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import click
 
-from neptune.ir.printer import print_buffer
 from neptune.ir.program import stages
+from neptune.ir.text.printer import print_buffer
 from neptune.ops.shipped import OPERATORS, Shipped, signature
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from neptune.boundary import public
+from neptune.base.boundary import public
 from neptune.driver.options import CompileOptions, takes
 from neptune.driver.pipeline import compile
 from neptune.errors import ExpressionError

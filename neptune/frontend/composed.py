@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from neptune.boundary import public
+from neptune.base.boundary import public
 from neptune.errors import ExpressionError
 from neptune.frontend.assemble import Axis, Tensor
 from neptune.frontend.functions import as_value, checked_float, exp, log, rsqrt, sqrt

@@ -15,7 +15,7 @@ from functools import lru_cache
 from types import CodeType
 from typing import TYPE_CHECKING, NamedTuple
 
-from neptune import boundary
+from neptune.base import boundary
 
 if TYPE_CHECKING:
     from neptune.frontend.assemble import Tensor

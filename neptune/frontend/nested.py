@@ -16,8 +16,8 @@ from typing import Any, TypeVar, cast
 from neptune.errors import ExpressionError
 from neptune.frontend.assemble import Axis, Body, Fold, Read, Reduction, Tensor
 from neptune.ir.expr import Expr, Load, Var, rewrite, walk
-from neptune.ir.printer import print_expr
 from neptune.ir.program import ZERO
+from neptune.ir.text.printer import print_expr
 
 V = TypeVar("V")
 HINT = "give the reduction a stage of its own, and read that here"

@@ -16,8 +16,8 @@ from neptune.frontend.assemble import Axis, Fold, Read, Tensor
 from neptune.ir.dtypes import is_int
 from neptune.ir.expr import Const, Expr, Var, as_expr, walk
 from neptune.ir.operators import Operators
-from neptune.ir.printer import print_expr
 from neptune.ir.program import ZERO
+from neptune.ir.text.printer import print_expr
 
 
 def parameters(request: str, function: Callable[..., object], rank: int | None) -> list[str]:

@@ -21,7 +21,7 @@ from neptune.frontend.assemble import Tensor
 from neptune.frontend.builder import placeholder, var
 from neptune.ir.dtypes import BY_SHORT, DTYPES
 from neptune.ir.expr import Const, Expr, Var
-from neptune.ir.line import parse_expr
+from neptune.ir.text.line import parse_expr
 
 _WRITTEN = re.compile(r"\s*(\w+)\s*(?:\[(.*)\]\s*)?", re.DOTALL)
 HINT = 'x: "f32[rows, cols]", a scalar as scale: "f32"'

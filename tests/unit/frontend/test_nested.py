@@ -8,8 +8,8 @@ import torch
 import neptune
 import neptune.frontend.builder as nb
 from neptune.errors import ExpressionError
-from neptune.ir.parser import parse_program
 from neptune.ir.program import Program, stages
+from neptune.ir.text.parser import parse_program
 
 M, N = nb.var("m"), nb.var("n")
 
