@@ -79,9 +79,9 @@ def _count(axes: Sequence[Axis], dtype: str) -> Expr:
 def softmax(x: Tensor, name: str | None = None) -> Tensor:
     """exp(x) / Σ exp(x) along the last dimension, about the row's maximum; of x's shape and dtype."""
 
-    def element(at: Callable[[ExprLike], Expr], j: Expr) -> Expr:
-        top = max(at)
-        return exp(at(j) - top) / sum(lambda k: exp(at(k) - top))
+    def element(row: Callable[[ExprLike], Expr], j: Expr) -> Expr:
+        top = max(row)
+        return exp(row(j) - top) / sum(lambda k: exp(row(k) - top))
 
     return _rows("softmax", x, name or assigned_name(), element, soft=name is None)
 
@@ -90,9 +90,9 @@ def softmax(x: Tensor, name: str | None = None) -> Tensor:
 def log_softmax(x: Tensor, name: str | None = None) -> Tensor:
     """x - log Σ exp(x) along the last dimension; of x's shape and dtype."""
 
-    def element(at: Callable[[ExprLike], Expr], j: Expr) -> Expr:
-        top = max(at)
-        return at(j) - top - log(sum(lambda k: exp(at(k) - top)))
+    def element(row: Callable[[ExprLike], Expr], j: Expr) -> Expr:
+        top = max(row)
+        return row(j) - top - log(sum(lambda k: exp(row(k) - top)))
 
     return _rows("log_softmax", x, name or assigned_name(), element, soft=name is None)
 
@@ -101,8 +101,8 @@ def log_softmax(x: Tensor, name: str | None = None) -> Tensor:
 def rms_norm(x: Tensor, weight: Tensor | None = None, eps: float = 1e-6, name: str | None = None) -> Tensor:
     """x / √(mean(x²) + eps) · weight along the last dimension, weight: [its length]; of x's shape and dtype."""
 
-    def element(at: Callable[[ExprLike], Expr], j: Expr) -> Expr:
-        return _scaled(at(j) * rsqrt(mean(lambda k: at(k) * at(k)) + eps), j, weight, None)
+    def element(row: Callable[[ExprLike], Expr], j: Expr) -> Expr:
+        return _scaled(row(j) * rsqrt(mean(lambda k: row(k) * row(k)) + eps), j, weight, None)
 
     return _rows("rms_norm", x, name or assigned_name(), element, soft=name is None)
 
@@ -113,8 +113,8 @@ def layer_norm(
 ) -> Tensor:
     """(x - mean) / √(variance + eps) · weight + bias along the last dimension; weight and bias: [its length]."""
 
-    def element(at: Callable[[ExprLike], Expr], j: Expr) -> Expr:
-        return _scaled((at(j) - mean(at)) * rsqrt(variance(at) + eps), j, weight, bias)
+    def element(row: Callable[[ExprLike], Expr], j: Expr) -> Expr:
+        return _scaled((row(j) - mean(row)) * rsqrt(variance(row) + eps), j, weight, bias)
 
     return _rows("layer_norm", x, name or assigned_name(), element, soft=name is None)
 
@@ -173,10 +173,10 @@ def einsum(pattern: str, *tensors: Tensor, name: str | None = None) -> Tensor:
     def element(*index: Expr) -> Expr:
         outer = dict(zip(result, index, strict=True))
         axes = {x: Axis(x, "int32", hi=lengths[x]) for x in folded}
-        at = {**outer, **axes}
+        indices = {**outer, **axes}
         value: Expr | None = None
         for term, t in zip(terms, tensors, strict=True):
-            factor = t[tuple(at[x] for x in term)].astype(_wide(t.dtype))
+            factor = t[tuple(indices[x] for x in term)].astype(_wide(t.dtype))
             value = factor if value is None else binary("mul", value, factor)
         assert value is not None
         return (sum(value, tuple(axes.values())) if axes else value).astype(tensors[0].dtype)

@@ -16,11 +16,11 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from neptune.errors import ExpressionError
+from neptune.errors import ExpressionError, NeptuneError, or_refusal
 from neptune.frontend.assemble import Tensor
 from neptune.frontend.builder import placeholder, var
 from neptune.ir.dtypes import BY_SHORT, DTYPES
-from neptune.ir.expr import Const, Expr, Var
+from neptune.ir.expr import Expr, Var
 from neptune.ir.text.line import parse_expr
 
 _WRITTEN = re.compile(r"\s*(\w+)\s*(?:\[(.*)\]\s*)?", re.DOTALL)
@@ -59,11 +59,8 @@ def _parameter(request: str, name: str, annotation: Any) -> Tensor | Var:
 
 def _dimension(request: str, name: str, text: str) -> Expr:
     sizes: Mapping[str, str] = dict.fromkeys(re.findall(r"[A-Za-z_]\w*", text), "int32")
-    try:
-        e = parse_expr(text.strip(), sizes)
-    except ExpressionError:
-        e = Const(0.0, "float32")
-    if e.dtype != "int32":
+    e = or_refusal(parse_expr, text.strip(), sizes)
+    if isinstance(e, NeptuneError) or e.dtype != "int32":
         raise ExpressionError(request, f"the dimension `{text.strip()}` of `{name}` is no size", hint=HINT)
     return e
 

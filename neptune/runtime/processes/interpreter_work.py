@@ -38,17 +38,17 @@ def once(patch: Callable[[Any], Any], scope: Callable[[], Any], modules: tuple[A
         if done and seen <= done:
             return scope()
         outermost = not done
-        made = patch(fn)
+        scope_of_call = patch(fn)
         done.update(seen)
         if outermost:
-            restore = made.restore
+            restore = scope_of_call.restore
 
             def restored() -> None:
                 done.clear()
                 restore()
 
-            made.restore = restored
-        return made
+            scope_of_call.restore = restored
+        return scope_of_call
 
     patched.neptune = True  # type: ignore[attr-defined]
     return patched
