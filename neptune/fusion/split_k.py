@@ -14,7 +14,7 @@ z; each reduction over it is a *local* one for each z, and a *global* one over z
 was folded with the local predecessors. All results are ordinary stages again: the local chain is fused by rolling
 updates as the unsplit one would be, over the same tiles with the same masks, and the global one is a chain over z.
 
-The repair h is that of a rolling update (`fusion.repair.solve`): ⊕ over all j of g(r, c_j) is ⊕ over z of
+The repair h is that of a rolling update (`fusion.repairs.repair.solve`): ⊕ over all j of g(r, c_j) is ⊕ over z of
 h(⊕ over j of z of g(r_z, c_j), r_z, r), by h's update law and since h commutes with ⊕.  A part without elements has
 folded nothing: its r_z is the identity, and h of the identity is the identity (h is t times a factor).
 Sums about a mean keep a vector per part, about the mean of that part (see `neptune.fusion.rewriting.parts`).

@@ -36,6 +36,18 @@ def missing_files(text: str) -> list[str]:
     return sorted(n for n in names if not any(any(base.glob(n)) for base in (ROOT, ROOT / "neptune")))
 
 
+PYTHON = re.compile(r"`([\w/]+\.py)`")
+USERS = {"mine.py", "attention.py"}
+"""Files of a reader's own, in examples."""
+
+
+def test_every_module_that_a_page_names_exists():
+    files = [str(p.relative_to(ROOT)) for f in FOLDERS for p in (ROOT / f).rglob("*.py")]
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
+    named = {(p.name, m[1]) for p in pages for m in PYTHON.finditer(p.read_text())}
+    assert not sorted(n for n in named if n[1] not in USERS and not any(f"/{f}".endswith(f"/{n[1]}") for f in files))
+
+
 @pytest.mark.parametrize(("page", "title"), sorted({(page, title) for _, page, title in citations()}))
 def test_the_titles_that_code_cites_exist(page, title):
     assert title in titles(PAGES[page]), [file for file, p, t in citations() if (p, t) == (page, title)]

@@ -13,7 +13,7 @@ and for `finish`, f, over what is folded, ψ, by ⊕':
     commute    f(x ⊕' y) = f(x) ⊕ f(y)
 
 SymPy is asked whether differences are 0; order (max, min, choices) is decided by the sign and direction rules.  The
-solver's word is taken for nothing here but for bounds of exponents, which `fusion.factor` proves as it splits.
+solver's word is taken for nothing here but for bounds of exponents, which `fusion.repairs.factor` proves as it splits.
 What cannot be proved is Unproved, and ends the proof.
 """
 

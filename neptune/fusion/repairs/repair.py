@@ -1,6 +1,6 @@
 """Find a repair and prove it, before anything is moved (paper §4.2, Theorem 4.2, Appendix C).
 
-The solvers, `SOLVERS`, are asked in order; the first answer is proved (`fusion.obligations`), whoever gave it, and
+The solvers, `SOLVERS`, are asked in order; the first answer is proved (`repairs.obligations`), whoever gave it, and
 what cannot be proved is refused with the reason (docs/design/repairs.md, "Solvers are a list, the prover believes
 none").
 

@@ -1,4 +1,4 @@
-"""The solvers of repairs that follow the structure of a contribution, but for sums about means (`fusion.moments`).
+"""The solvers of repairs that follow the structure of a contribution, but for sums about means (`repairs.moments`).
 
     unread       g reads no r                          fold g
     chosen       a choice of pairs by f(ψ), f rises    fold ψ, finish f(T)

@@ -1,7 +1,7 @@
 """The plan of a rolling update: everything that is decided, and proved, before anything moves.
 
 Find the frontier, inline the maps in between into g, work out what each predecessor folds in at the same
-position, and ask `fusion.repair` for a repair with its proofs.  Then check what the proofs rest on: where
+position, and ask `fusion.repairs.repair` for a repair with its proofs.  Then check what the proofs rest on: where
 the stage would stand, which loops the predecessors change in, and what the accumulators start from.
 """
 
