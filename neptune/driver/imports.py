@@ -47,7 +47,7 @@ def as_program(expr: Any, inputs: Sequence[Any] | None = None, name: str | None 
     first = expr[0] if isinstance(expr, list | tuple) and expr else expr
     if isinstance(first, Tensor) or (isinstance(first, tuple) and any(isinstance(t, Tensor) for t in first)):
         return build(expr, inputs, name)
-    if is_typed(first):
+    if is_typed(first) and (expr is first or len(expr) == 1):
         outputs, parameters = traced(first)
         return build(outputs, inputs or parameters, name or first.__name__)
     if not _of_tvm(first):

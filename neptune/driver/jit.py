@@ -13,6 +13,7 @@ from neptune.driver.options import CompileOptions, takes
 from neptune.driver.pipeline import compile
 from neptune.errors import ExpressionError
 from neptune.frontend.typed import HINT, is_typed
+from neptune.ir.names import usable
 from neptune.kernel import Kernel
 
 if TYPE_CHECKING:
@@ -28,7 +29,9 @@ class Jitted:
     def __init__(self, function: Callable[..., Any], template: AnyTemplate, options: CompileOptions) -> None:
         functools.update_wrapper(self, function)
         self.function, self._template, self._options = function, template, options
-        self._names = tuple(inspect.signature(function).parameters)
+        declared = inspect.signature(function).parameters
+        self._names = tuple(declared)
+        self._defaults = {p.name: p.default for p in declared.values() if p.default is not p.empty}
 
     @cached_property
     def kernel(self) -> Kernel:
@@ -36,16 +39,30 @@ class Jitted:
         return compile(self.function, self._template, **self._options)
 
     @cached_property
+    def _unread(self) -> frozenset[str]:
+        """Scalars that the function takes and does not read, so that the kernel has none of their names."""
+        return frozenset(n for n in self._names if usable(n) not in (*self.kernel.inputs, *self.kernel.scalars))
+
+    @cached_property
     def _in_order(self) -> bool:
         """True where no scalar stands in front of a tensor: a kernel has them behind all tensors."""
-        return self._names[: len(self.kernel.inputs)] == self.kernel.inputs
+        return self._names == (*self.kernel.inputs, *self.kernel.scalars)
 
     def __call__(self, *args: Any, **options: Any) -> Any:
-        """Call the kernel, with arguments in the order of the function's parameters: `Kernel.__call__`."""
+        """Call the kernel (`Kernel.__call__`), with arguments in the order of the function's parameters, or by name. A
+        scalar that is not given has the function's default."""
         names = self._names
-        if self._in_order or len(args) > len(names):
+        for name, value in self._defaults.items():
+            if name not in names[: len(args)]:
+                options.setdefault(name, value)
+        if not self._unread and (self._in_order or len(args) > len(names)):
             return self.kernel(*args, **options)
-        return self.kernel(**dict(zip(names, args, strict=False)), **options)
+        if len(args) > len(names):
+            raise TypeError(f"{self.function.__name__}() takes {len(names)} arguments, and {len(args)} were given")
+        if twice := [name for name in names[: len(args)] if name in options]:
+            raise TypeError(f"{self.function.__name__}() got `{twice[0]}` twice")
+        given = {**dict(zip(names, args, strict=False)), **options}
+        return self.kernel(**{name: value for name, value in given.items() if name not in self._unread})
 
     def __repr__(self) -> str:
         return f"<neptune.jit {self.function.__name__}>"

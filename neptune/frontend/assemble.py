@@ -17,7 +17,7 @@ from __future__ import annotations
 import keyword
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 from neptune.base.boundary import public
 from neptune.errors import ExpressionError
@@ -74,6 +74,7 @@ class Reduction(Var, Fold):
     (`neptune.frontend.nested`). As a variable it has the name of its reducer and the dtype of its value."""
 
     __repr__ = Fold.__repr__
+    of_data: ClassVar[bool] = True
 
     def __eq__(self, other: object) -> bool:
         return self is other

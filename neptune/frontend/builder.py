@@ -75,7 +75,7 @@ from neptune.frontend.functions import (
 )
 from neptune.frontend.named import assigned_name
 from neptune.frontend.nested import Lifting
-from neptune.frontend.ranges import parameters
+from neptune.frontend.ranges import BOUND_HINT, parameters
 from neptune.frontend.reductions import all, any, argmax, argmin, bitor, bitxor, max, max_sumexp, min, prod, sum, top_k
 from neptune.ir import expr as ir
 from neptune.ir.dtypes import DTYPES, is_int
@@ -351,8 +351,10 @@ def _integers(request: str, shape: Sequence[ExprLike]) -> tuple[Expr, ...]:
             e = ir.as_expr(dim)
         except TypeError:
             e = None
-        if e is None or isinstance(e, Reduction) or not is_int(e.dtype):
+        if e is None or not is_int(e.dtype):
             raise ExpressionError(request, f"the extent {dim!r} is not an integer expression")
+        if folds := [x for x in ir.walk(e) if isinstance(x, Reduction)]:
+            raise ExpressionError(request, f"the extent `{print_expr(e)}` has {folds[0]!r} in it", hint=BOUND_HINT)
         dims.append(e)
     return tuple(dims)
 

@@ -4,9 +4,9 @@
                                    p_sum[i]    +=    exp(x[i, j] - p_max[i])
                                    p[i, j]     =     exp(x[i, j] - p_max[i]) / p_sum[i]
 
-Functions of values (`mean`, `variance`, `norm`, `logsumexp`) take what `sum` takes and stand in larger expressions.
-Functions of tensors (`softmax`, `rms_norm`, …) go along the last dimension, compute in float32 (float64 of float64),
-and round to the tensor's dtype once, at the end. What they make is what a person would write: any schedule takes it.
+Functions of values (`mean`, `variance`, `norm`, `logsumexp`) take what `sum` takes and stand in larger expressions;
+functions of tensors (`softmax`, `rms_norm`, …) go along the last dimension. All compute in float32 (float64 of
+float64), and round to the dtype once, at the end. What they make is what a person would write: any schedule takes it.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from collections.abc import Callable, Sequence
 from neptune.base.boundary import public
 from neptune.errors import ExpressionError
 from neptune.frontend.assemble import Axis, Tensor
+from neptune.frontend.choices import checked_axes
 from neptune.frontend.functions import as_value, checked_float, exp, log, rsqrt, sqrt
 from neptune.frontend.named import assigned_name
 from neptune.frontend.ranges import over
 from neptune.frontend.reductions import Range, Value, max, sum
 from neptune.ir.dtypes import DTYPES, is_float
-from neptune.ir.expr import Const, Expr, ExprLike, binary, select
+from neptune.ir.expr import Const, Expr, ExprLike, binary, maximum, select
 from neptune.ir.expr import eq as equal
 
 # --- of values ---------------------------------------------------------------------------------
@@ -30,38 +31,42 @@ from neptune.ir.expr import eq as equal
 @public
 def mean(expr: Value, axis: Range = None) -> Expr:
     """Σ expr / n over `axis`, n its number of elements: `mean(lambda j: x[i, j])`. NaN over nothing."""
-    e, axes = _along("mean", expr, axis)
-    return sum(e, axes) / _count(axes, e.dtype)
+    e, axes, dtype = _along("mean", expr, axis)
+    return (sum(e, axes) / _count(axes, e.dtype)).astype(dtype)
 
 
 @public
 def variance(expr: Value, axis: Range = None, correction: int = 0) -> Expr:
-    """Σ (expr - mean)² / (n - correction) over `axis`; `correction` 1 is torch.var's default."""
-    e, axes = _along("variance", expr, axis)
+    """Σ (expr - mean)² / (n - correction) over `axis`; `correction` 1 is torch.var's default. NaN over nothing."""
+    e, axes, dtype = _along("variance", expr, axis)
     centred = e - mean(e, axes)
     many = _count(axes, e.dtype)
-    return sum(centred * centred, axes) / (many - float(correction) if correction else many)
+    # As torch has it: no number of elements below 0.
+    many = maximum(many - float(correction), 0.0) if correction else many
+    return (sum(centred * centred, axes) / many).astype(dtype)
 
 
 @public
 def norm(expr: Value, axis: Range = None) -> Expr:
     """√Σ expr² over `axis`."""
-    e, axes = _along("norm", expr, axis)
-    return sqrt(sum(e * e, axes))
+    e, axes, dtype = _along("norm", expr, axis)
+    return sqrt(sum(e * e, axes)).astype(dtype)
 
 
 @public
 def logsumexp(expr: Value, axis: Range = None) -> Expr:
     """log Σ exp(expr) over `axis`, about the maximum; where that is infinite, it is the result."""
-    e, axes = _along("logsumexp", expr, axis)
+    e, axes, dtype = _along("logsumexp", expr, axis)
     top = max(e, axes, init=Const(float("-inf"), e.dtype))
     about = select(equal(top - top, 0.0), top, 0.0)
-    return about + log(sum(exp(e - about), axes))
+    return (about + log(sum(exp(e - about), axes))).astype(dtype)
 
 
-def _along(name: str, value: Value, axis: Range) -> tuple[Expr, Sequence[Axis]]:
+def _along(name: str, value: Value, axis: Range) -> tuple[Expr, tuple[Axis, ...], str]:
+    """What is folded, computed widely, over which axes, and the dtype of the result."""
     element, axes, _ = over(name, value, axis, None)
-    return checked_float(element, name), (axes,) if isinstance(axes, Axis) else axes
+    e = checked_float(element, name)
+    return e.astype(_wide(e.dtype)), checked_axes(name, axes), e.dtype
 
 
 def _count(axes: Sequence[Axis], dtype: str) -> Expr:
@@ -154,6 +159,8 @@ def einsum(pattern: str, *tensors: Tensor, name: str | None = None) -> Tensor:
     from neptune.frontend.builder import define
 
     request = f"einsum {pattern!r:.60}"
+    if not isinstance(pattern, str):
+        raise ExpressionError(request, "the pattern is no text", hint='einsum("ik,kj->ij", a, b)')
     left, arrow, result = pattern.replace(" ", "").partition("->")
     terms = left.split(",")
     letters = "".join(terms)

@@ -66,6 +66,8 @@ def _stored(code: CodeType, offset: int) -> str | None:
         if x.opname == "UNPACK_SEQUENCE" and element is not None and above == 0:
             above, element = element, None
             continue
+        if x.opname.startswith("UNPACK_") and above == 0:
+            return None
         if x.opname in ("COPY", "DUP_TOP") and above == 0:
             continue
         effect = dis.stack_effect(x.opcode, x.arg if x.opcode >= dis.HAVE_ARGUMENT else None, jump=False)

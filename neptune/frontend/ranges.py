@@ -19,6 +19,8 @@ from neptune.ir.operators import Operators
 from neptune.ir.program import ZERO
 from neptune.ir.text.printer import print_expr
 
+BOUND_HINT = "a reduction in a range is computed by a stage of its own, or before the kernel: an element, or a scalar"
+
 
 def parameters(request: str, function: Callable[..., object], rank: int | None) -> list[str]:
     """Names of the `rank` indices that a function takes (None: of all): its parameters without a default."""
@@ -46,7 +48,8 @@ def over(reducer: str, value: Any, axis: Any, where: Any) -> tuple[Any, Any, Any
 
     if axis is None:
         unknown = tuple(Axis(name, "int32", ZERO, Var(f"length of {name}")) for name in names)
-        ranges: list[tuple[Expr, Expr]] = [(ZERO, _length(reducer, a, at(unknown))) for a in unknown]
+        values = at(unknown)
+        ranges: list[tuple[Expr, Expr]] = [(ZERO, _length(reducer, a, values)) for a in unknown]
     else:
         several = len(names) > 1 and isinstance(axis, Sequence) and len(axis) == len(names)
         ranges = [_range(reducer, n, r) for n, r in zip(names, axis if several else [axis], strict=False)]
@@ -54,7 +57,8 @@ def over(reducer: str, value: Any, axis: Any, where: Any) -> tuple[Any, Any, Any
             wrong = f"it takes {len(names)} indices, and `axis` has one range"
             raise ExpressionError(f"{reducer} of a function", wrong, hint="axis=(m, n): a range each")
     axes = tuple(Axis(name, "int32", lo, hi) for name, (lo, hi) in zip(names, ranges, strict=True))
-    return at(axes)[0], axes, at(axes)[1]
+    element, predicate = at(axes)
+    return element, axes, predicate
 
 
 def _range(reducer: str, name: str, given: Any) -> tuple[Expr, Expr]:
@@ -64,7 +68,10 @@ def _range(reducer: str, name: str, given: Any) -> tuple[Expr, Expr]:
         lo, hi = map(as_expr, ends)
     except (TypeError, ValueError):
         lo = hi = Const(0.0, "float32")
-    if isinstance(lo, Fold) or isinstance(hi, Fold) or not (is_int(lo.dtype) and is_int(hi.dtype)):
+    if any(isinstance(x, Fold) for e in (lo, hi) for x in walk(e)):
+        wrong = f"the range of `{name}`, [{print_expr(lo)}, {print_expr(hi)}), has a reduction in it"
+        raise ExpressionError(f"{reducer} of a function", wrong, hint=BOUND_HINT)
+    if not (is_int(lo.dtype) and is_int(hi.dtype)):
         wrong = f"the range of `{name}` is {given!r}, not a length or (lo, hi)"
         raise ExpressionError(f"{reducer} of a function", wrong, hint="an integer, a size or an expression of them")
     return lo, hi

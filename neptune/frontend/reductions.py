@@ -46,6 +46,9 @@ def reduction(
     start = identity if init is None else ir.as_expr(init, e.dtype)
     if start.dtype != e.dtype:
         raise ExpressionError(f"{reducer} of {e.dtype} values", f"init is {start.dtype}", hint=CAST_HINT)
+    if own := [a for a in axes if a in ir.walk(start)]:
+        wrong = f"init is `{print_expr(start)}`, and `{own[0].name}` is folded: there is none where a fold starts"
+        raise ExpressionError(f"{reducer} of `{print_expr(e)}`", wrong, hint="another axis, or a constant")
     if predicate is not None:
         # Folding an idempotent reducer's start once more changes nothing; its identity might (init = -inf).
         neutral = start if REDUCERS[reducer].idempotent else identity

@@ -20,7 +20,7 @@ from neptune.errors import ExpressionError, NeptuneError, or_refusal
 from neptune.frontend.assemble import Tensor
 from neptune.frontend.builder import placeholder, var
 from neptune.ir.dtypes import BY_SHORT, DTYPES
-from neptune.ir.expr import Expr, Var
+from neptune.ir.expr import Expr, Var, walk
 from neptune.ir.text.line import parse_expr
 
 _WRITTEN = re.compile(r"\s*(\w+)\s*(?:\[(.*)\]\s*)?", re.DOTALL)
@@ -38,11 +38,23 @@ def is_typed(value: Any) -> bool:
 def traced(function: Callable[..., Any]) -> tuple[Any, list[Tensor | Var]]:
     """What a typed function returns, and its parameters as placeholders and scalars, in their order."""
     request = f"the function `{function.__name__}`"
-    parameters = [_parameter(request, p.name, p.annotation) for p in inspect.signature(function).parameters.values()]
-    outputs = function(*parameters)
+    declared = inspect.signature(function).parameters.values()
+    if variadic := [p.name for p in declared if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]:
+        raise ExpressionError(request, f"`{variadic[0]}` is any number of arguments", hint="a parameter for each")
+    parameters = {p.name: _parameter(request, p.name, p.annotation) for p in declared}
+    dims = [d for t in parameters.values() if isinstance(t, Tensor) for d in t.shape]
+    bound = {v.name for d in dims for v in walk(d) if isinstance(v, Var)}
+    if sizes := [name for name, x in parameters.items() if isinstance(x, Var) and name in bound]:
+        wrong = f"`{sizes[0]}` is a size in a shape, which tensors have, and a parameter"
+        raise ExpressionError(request, wrong, hint=f"leave it out: var({sizes[0]!r}) or a tensor's shape is that size")
+    by_name = {p.name for p in declared if p.kind is p.KEYWORD_ONLY}
+    outputs = function(
+        *(x for name, x in parameters.items() if name not in by_name),
+        **{name: x for name, x in parameters.items() if name in by_name},
+    )
     if outputs is None:
         raise ExpressionError(request, "it returns nothing", hint="return compute(…), or several in a tuple")
-    return outputs, parameters
+    return outputs, list(parameters.values())
 
 
 def _parameter(request: str, name: str, annotation: Any) -> Tensor | Var:
@@ -54,7 +66,7 @@ def _parameter(request: str, name: str, annotation: Any) -> Tensor | Var:
         raise ExpressionError(request, f"`{name}` is annotated with {shown:.60}: no dtype and shape", hint=HINT)
     if match[2] is None:
         return var(name, dtype)
-    return placeholder([_dimension(request, name, d) for d in match[2].split(",") if d.strip()], dtype, name)
+    return placeholder([_dimension(request, name, d) for d in match[2].split(",") if match[2].strip()], dtype, name)
 
 
 def _dimension(request: str, name: str, text: str) -> Expr:

@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
 from numbers import Integral, Real
-from typing import Any, Generic, TypeAlias, Union
+from typing import Any, ClassVar, Generic, TypeAlias, Union
 
 from neptune.ir.dtypes import DTYPES, by_float32, holds, is_float, is_int, wrapped
 from neptune.ir.nodes import Dims, E, E_co, Node, Tile, joined
@@ -81,6 +81,8 @@ class Var(_Plain):
 
     name: str
     dtype: str = "int32"
+    of_data: ClassVar[bool] = False
+    """True where it stands for what is computed of tensors."""
 
     def __hash__(self) -> int:
         # Asked for more often than that of anything else; names tell variables apart.
@@ -230,6 +232,10 @@ def _fold(name: str, a: Expr, b: Expr) -> Expr | None:
     return a if name in ("min", "max") and a == b else None
 
 
+def _reads(e: Expr) -> bool:
+    return isinstance(e, Load) or (isinstance(e, Var) and e.of_data)
+
+
 def binary(name: str, a: ExprLike, b: ExprLike) -> Expr:
     """A two-argument operator; a Python number takes the other side's dtype, int32 meets int64 as int64, and what is
     computed of indices and sizes alone meets float32 and float64 as these."""
@@ -239,7 +245,7 @@ def binary(name: str, a: ExprLike, b: ExprLike) -> Expr:
     if {a.dtype, b.dtype} == {"int32", "int64"}:
         a, b = cast(a, "int64"), cast(b, "int64")
     for place, other in ((a, b), (b, a)):
-        if is_int(place.dtype) and other.dtype in ("float32", "float64") and not loads(place):
+        if is_int(place.dtype) and other.dtype in ("float32", "float64") and not any(map(_reads, walk(place))):
             a, b = cast(a, other.dtype), cast(b, other.dtype)
     return op(name, a, b)
 

@@ -96,6 +96,8 @@ def evaluate(
     given = {b.name for b in program.inputs}
     for buffer in program.globals.values():
         shape = tuple(int(evaluator.run(d, env)) for d in buffer.shape)
+        if any(n < 0 for n in shape):
+            raise EvaluationError(f"{buffer.name} has a dimension below 0: {shape}")
         if buffer.name not in given:
             memory.allocate(buffer.name, shape, buffer.dtype)
         elif buffer.name in inputs:

@@ -41,6 +41,7 @@ x = placeholder((n, 4), "float32", "x")
 half = placeholder((n,), "float16", "half")
 eight = placeholder((n,), "float8_e4m3fn", "eight")
 wide = placeholder((n, 4), "float8_e5m2", "wide")
+codes = placeholder((n,), "int32", "codes")
 j = reduce_axis((0, 4), "j")
 k = reduce_axis((0, 4), "k")
 y = compute((n,), lambda i: x[i, 0], "y")
@@ -60,10 +61,15 @@ BUILDER = [
     (stage(lambda i: sum(lambda j, k: x[j, k], n)), "it takes 2 indices, and `axis` has one range"),
     (stage(lambda i: sum(lambda j: x[i, j], 1.5)), "the range of `j` is 1.5, not a length or (lo, hi)"),
     (lambda: placeholder((sum(lambda i, j: x[i, j]),)), "is not an integer expression"),
+    (stage(lambda i: sum(x[i, j], axis=j, init=x[i, j])), "is folded: there is none where a fold starts"),
+    (stage(lambda i: sum(lambda k: x[i, 0], nt.max(lambda a: codes[a]) + 1)), "has a reduction in it"),
+    (lambda: reduce_axis(nt.max(lambda a: codes[a]) + 1, "k"), "the extent `max + 1` has max(…, axis=a) in it"),
+    (stage(lambda i: x[i, 0] * nt.max(lambda a: codes[a])), "not float32 and int32"),
     (lambda: nt.softmax(x[0, 0]), "it takes a tensor of floats"),
     (lambda: nt.einsum("ij", x), "an arrow, and letters of these behind it"),
     (lambda: nt.einsum("ijk->i", x), "`ijk` does not fit"),
     (lambda: nt.einsum("ij,ji->i", x, x), "axis `j` has two lengths"),
+    (lambda: nt.einsum(x, "ij->i"), "the pattern is no text"),
     (stage(lambda i: sum(x[i, j], axis=k)), "legal here: `i`, `k`"),
     (stage(lambda i: x[i, j]), "legal here: `i`"),
     (stage(lambda i: sum(x[i, 0], axis=3)), "distinct reduce axes"),
@@ -152,11 +158,24 @@ def typed(annotation: Any, result: Any = y) -> Callable[[], object]:
     return lambda: neptune.compile(function, target="llvm")
 
 
+def variadic(*xs: f32[n]) -> Any:  # noqa: F821
+    """A function of any number of tensors."""
+    return y
+
+
+def of_size(a: f32[n], n: i32) -> Any:  # noqa: F821
+    """A function that has a size and a tensor which tells it."""
+    return y
+
+
 BUILDER += [
+    (typed("f32[n,, 4]"), "the dimension `` of `x` is no size"),
     (typed("f33[n]"), "annotated with f33[n]: no dtype and shape"),
     (typed("f32[n + ]"), "the dimension `n +` of `x` is no size"),
     (typed("f32[n]", None), "it returns nothing"),
     (lambda: neptune.jit(lambda x: x), "its parameters do not all say what they are"),
+    (lambda: neptune.compile(variadic, target="llvm"), "`xs` is any number of arguments"),
+    (lambda: neptune.compile(of_size, target="llvm"), "`n` is a size in a shape, which tensors have, and a parameter"),
 ]
 for _make, _name in BUILDER:
     case(ExpressionError, f"builder: {_name}")(_make)

@@ -136,3 +136,22 @@ def test_einsum(pattern, shapes):
 def test_what_is_refused(call, said):
     with pytest.raises(ExpressionError, match=said):
         call(nb.placeholder((M, N)))
+
+
+@pytest.mark.parametrize("name", ["mean", "variance", "norm", "logsumexp"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_short_floats_are_folded_in_float32(name, dtype):
+    function, expected = VALUES[name]
+    x = nb.placeholder((M, N), dtype)
+    kernel = neptune.compile(nb.compute((M,), lambda i: function(lambda j: x[i, j])), target="llvm")
+    a = torch.stack([torch.randn(3000) + 100, torch.full((3000,), 1000.0)]).to(getattr(torch, dtype))
+    assert kernel(a).dtype == a.dtype
+    torch.testing.assert_close(kernel(a), expected(a.double()).to(a.dtype))
+
+
+def test_variance_of_fewer_values_than_its_correction_is_torchs():
+    x = nb.placeholder((M, N))
+    kernel = neptune.compile(nb.compute((M,), lambda i: nb.variance(lambda j: x[i, j], correction=2)), target="llvm")
+    for n in (0, 1, 2, 3):
+        a = torch.rand(2, n)
+        torch.testing.assert_close(kernel(a), a.var(1, correction=2), equal_nan=True)

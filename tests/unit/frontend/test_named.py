@@ -76,3 +76,9 @@ def test_names_are_no_part_of_the_keys_of_records():
 
     first, second = program("a"), program(None)
     assert first != second and keys_of(first) == keys_of(second)
+
+
+def test_results_of_one_stage_in_several_variables_have_the_name_of_none():
+    x = nb.placeholder((M,))
+    best, where = nb.compute((), lambda: nb.argmax(lambda i: x[i]))
+    assert (best.name, where.name) == ("compute_value", "compute_index")

@@ -96,3 +96,22 @@ def test_functions_that_are_not_typed():
     nothing.__code__ = (lambda x: None).__code__
     with pytest.raises(ExpressionError, match="it returns nothing"):
         neptune.compile(nothing, target="llvm")
+
+
+def test_scalars_that_are_not_read_are_taken_and_defaults_are_filled_in():
+    @neptune.jit(target="llvm")
+    def f(a: f32, x: f32[n], b: f32, *, c: f32 = 10.0):  # noqa: F821
+        return nb.compute(x.shape, lambda i: x[i] * b + c)
+
+    x = torch.ones(3)
+    assert f(7.0, x, 2.0).tolist() == f(b=2.0, a=7.0, x=x).tolist() == [12.0] * 3
+    assert f(7.0, x, 2.0, c=1.0).tolist() == [3.0] * 3
+    with pytest.raises(TypeError, match="takes 4 arguments, and 5"):
+        f(7.0, x, 2.0, 3.0, 4.0)
+    with pytest.raises(TypeError, match="got `x` twice"):
+        f(7.0, x, 2.0, x=x)
+
+
+def test_several_functions_are_no_expression():
+    with pytest.raises(ExpressionError, match="list of function"):
+        neptune.compile([entropy, entropy], target="llvm")
