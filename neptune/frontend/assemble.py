@@ -247,10 +247,7 @@ def build(
     scalars = _scalars(request, tensors, args, scalar_order)
     stages = [t for t in tensors if t.body is not None]
     sizes = {s.name for s in scalars}
-    if clash := {t.name for t in tensors if not t.soft} & sizes:
-        shared = sorted(clash)[0]
-        wrong = f"`{shared}` names both a tensor and a size or scalar"
-        raise ExpressionError(request, wrong, hint="rename one of them", kind="naming")
+    _check_sizes(request, tensors, sizes)
     _check_name(request, program)
     names = names_of(tensors, sizes)
     buffers = {t: Buffer(names[t].tensor, t.shape, t.dtype) for t in tensors}
@@ -331,6 +328,13 @@ def _check_names(request: str, tensors: Sequence[Tensor]) -> None:
             wrong = f"a tensor has the name of the stage `{t.stage}`"
             raise ExpressionError(request, wrong, hint="rename one of them", kind="naming")
         seen.add(t.written_by)
+
+
+def _check_sizes(request: str, tensors: Sequence[Tensor], sizes: set[str]) -> None:
+    if clash := {t.name for t in tensors if not t.soft} & sizes:
+        shared = sorted(clash)[0]
+        wrong = f"`{shared}` names both a tensor and a size or scalar"
+        raise ExpressionError(request, wrong, hint="rename one of them", kind="naming")
 
 
 # --- sizes and scalars -------------------------------------------------------------------------

@@ -12,6 +12,7 @@ float64), and round to the dtype once, at the end. What they make is what a pers
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import reduce
 
 from neptune.base.boundary import public
 from neptune.errors import ExpressionError
@@ -158,36 +159,38 @@ def einsum(pattern: str, *tensors: Tensor, name: str | None = None) -> Tensor:
     """
     from neptune.frontend.builder import define
 
-    request = f"einsum {pattern!r:.60}"
+    terms, result = _letters(pattern, len(tensors))
+    lengths = _lengths(pattern, terms, tensors)
+    axes = {x: Axis(x, "int32", hi=n) for x, n in lengths.items()}
+    factors = [t[tuple(axes[x] for x in term)].astype(_wide(t.dtype)) for term, t in zip(terms, tensors, strict=True)]
+    product = reduce(lambda a, b: binary("mul", a, b), factors)
+    folded = tuple(axes[x] for x in lengths if x not in result)
+    value = (sum(product, folded) if folded else product).astype(tensors[0].dtype)
+    kept = tuple(axes[x] for x in result)
+    return define(name or assigned_name() or "einsum", tuple(a.hi for a in kept), kept, value, soft=name is None)
+
+
+def _letters(pattern: str, count: int) -> tuple[list[str], str]:
+    """The letters of each of so many tensors, and those of the result."""
+    request, hint = f"einsum {pattern!r:.60}", 'einsum("ik,kj->ij", a, b)'
     if not isinstance(pattern, str):
-        raise ExpressionError(request, "the pattern is no text", hint='einsum("ik,kj->ij", a, b)')
+        raise ExpressionError(request, "the pattern is no text", hint=hint)
     left, arrow, result = pattern.replace(" ", "").partition("->")
     terms = left.split(",")
-    letters = "".join(terms)
-    fits = arrow and len(terms) == len(tensors) and all(map(str.isalpha, terms)) and set(result) <= set(letters)
-    if not fits or len(set(result)) < len(result) or any(len(set(t)) < len(t) for t in terms):
+    fits = arrow and len(terms) == count and all(map(str.isalpha, terms)) and set(result) <= set("".join(terms))
+    if not fits or any(len(set(t)) < len(t) for t in (*terms, result)):
         wrong = "it needs letters for each dimension of each tensor, an arrow, and letters of these behind it"
-        raise ExpressionError(request, wrong, hint='einsum("ik,kj->ij", a, b)')
-    lengths: dict[str, Expr] = {}
+        raise ExpressionError(request, wrong, hint=hint)
+    return terms, result
+
+
+def _lengths(pattern: str, terms: Sequence[str], tensors: Sequence[Tensor]) -> dict[str, Expr]:
+    """The length of the axis that each letter is."""
+    request, lengths = f"einsum {pattern!r:.60}", dict[str, Expr]()
     for term, t in zip(terms, tensors, strict=True):
         if not isinstance(t, Tensor) or len(t.shape) != len(term) or t.dtype != tensors[0].dtype:
             raise ExpressionError(request, f"`{term}` does not fit {t!r:.60}", hint="a letter a dimension, one dtype")
         for letter, n in zip(term, t.shape, strict=True):
             if lengths.setdefault(letter, n) != n:
                 raise ExpressionError(request, f"axis `{letter}` has two lengths")
-    folded = [x for x in lengths if x not in result]
-
-    def element(*index: Expr) -> Expr:
-        outer = dict(zip(result, index, strict=True))
-        axes = {x: Axis(x, "int32", hi=lengths[x]) for x in folded}
-        indices = {**outer, **axes}
-        value: Expr | None = None
-        for term, t in zip(terms, tensors, strict=True):
-            factor = t[tuple(indices[x] for x in term)].astype(_wide(t.dtype))
-            value = factor if value is None else binary("mul", value, factor)
-        assert value is not None
-        return (sum(value, tuple(axes.values())) if axes else value).astype(tensors[0].dtype)
-
-    axes = tuple(Axis(x, "int32", hi=lengths[x]) for x in result)
-    known = name or assigned_name() or "einsum"
-    return define(known, tuple(lengths[x] for x in result), axes, element(*axes), soft=name is None)
+    return lengths
