@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from statistics import median
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from neptune import config
+from neptune.cli.options import as_json
 from neptune.cli.outputs import guarded, say, table
 from neptune.records import exchange
 from neptune.records.record import Discovery, Failure, Record, Unknown, parse
 from neptune.records.store import Store
 
-F = TypeVar("F", bound=Callable[..., Any])
 A_FILE = click.Path(path_type=Path)
 _structure = click.option(
     "--structure", "structures", multiple=True, metavar="NAME", help="Of these alone; repeatable."
 )
-_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object, also for errors.")
 
 
 @click.group("cache", short_help="Show, move and shrink the records of measurements.")
@@ -35,7 +34,7 @@ def cache_group() -> None:
 
 
 @cache_group.command("ls")
-@_json
+@as_json
 def ls_command(as_json: bool) -> None:
     """List the programs that have records, by device.
 
@@ -68,7 +67,7 @@ def ls_command(as_json: bool) -> None:
 @cache_group.command("show")
 @click.argument("program")
 @click.option("--all", "every", is_flag=True, help="Every candidate, not the fastest few at each sizes.")
-@_json
+@as_json
 def show_command(program: str, every: bool, as_json: bool) -> None:
     """Print the records of a program, the fastest of each sizes first.
 
@@ -106,7 +105,7 @@ def show_command(program: str, every: bool, as_json: bool) -> None:
 @cache_group.command("export")
 @click.argument("file", type=A_FILE)
 @_structure
-@_json
+@as_json
 def export_command(file: Path, structures: tuple[str, ...], as_json: bool) -> None:
     """Write your own records to FILE.
 
@@ -127,7 +126,7 @@ def export_command(file: Path, structures: tuple[str, ...], as_json: bool) -> No
 
 @cache_group.command("import")
 @click.argument("files", nargs=-1, required=True, type=A_FILE, metavar="FILE...")
-@_json
+@as_json
 def import_command(files: Sequence[Path], as_json: bool) -> None:
     """Add the records of FILEs, or of other cache folders, to your own.
 
@@ -146,7 +145,7 @@ def import_command(files: Sequence[Path], as_json: bool) -> None:
 @cache_group.command("merge")
 @click.argument("to", type=A_FILE, metavar="RESULT")
 @click.argument("files", nargs=-1, required=True, type=A_FILE, metavar="FILE...")
-@_json
+@as_json
 def merge_command(to: Path, files: Sequence[Path], as_json: bool) -> None:
     """Write the records of FILEs, or of cache folders, to one file RESULT, each once.
 
@@ -160,7 +159,7 @@ def merge_command(to: Path, files: Sequence[Path], as_json: bool) -> None:
 @cache_group.command("prune")
 @click.option("--keep", default=3, show_default=True, metavar="N", help="The fastest N of each, beside the newest.")
 @click.option("--failed", is_flag=True, help="Forget what failed, so that it is tried again.")
-@_json
+@as_json
 def prune_command(keep: int, failed: bool, as_json: bool) -> None:
     """Remove all but the fastest and the newest of your own records of each candidate at the same sizes, and what is no
     record.

@@ -168,7 +168,7 @@ def explain_command(html: str | None, as_json: bool, **request: Any) -> None:
 
 
 @app.command("templates")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@options.as_json
 def templates_command(as_json: bool) -> None:
     """List the shipped templates, with what each does.
 
@@ -215,7 +215,7 @@ def ops_command(words: tuple[str, ...], as_json: bool) -> None:
 
 
 @app.command("check-env", short_help="Say what this machine can compile for and run on.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@options.as_json
 def check_env_command(as_json: bool) -> None:
     """Say what this machine can compile for and run on, with a remedy for each problem.
 
@@ -250,7 +250,7 @@ app.add_command(cache_group)
 
 
 @app.command("calibrate", short_help="Measure the GPU at hand for the cost model.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@options.as_json
 def calibrate_command(as_json: bool) -> None:
     """Measure bandwidths, clock and rates of the GPU at hand, and keep them for the cost model.
 
@@ -290,7 +290,7 @@ def _kernel(reference: str, schedule: str | None, **given: Any) -> Any:
 
 @app.command("explain-error")
 @click.argument("code")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@options.as_json
 def explain_error_command(code: str, as_json: bool) -> None:
     """Say what the CODE of an error stands for, and what helps.
 

@@ -15,12 +15,12 @@ from typing import Any
 
 import neptune
 from neptune.base.codes import INSTALL_TE
-from neptune.versions import TESTED, install, untested
+from neptune.versions import EXTRAS, TESTED, install, untested
 
 REQUIRED = {"torch": "2.6", "triton": "3.6", "numpy": "2", "sympy": "1.13", "einops": "0.8"}
 TRACKER = "neptune"
 """The distribution of an experiment tracker whose package has the name of ours."""
-OPTIONAL = {"apache-tvm": ("0.27", "te"), "click": ("8.1", "cli"), "rich": ("13", "cli")}
+OPTIONAL = {name: (least, extra) for extra in ("te", "cli") for name, least in (p.split(">=") for p in EXTRAS[extra])}
 GPU_TARGETS = ("cuda:80", "cuda:90", "hip:gfx942")
 
 

@@ -262,7 +262,7 @@ def define_family(
     soft: builtins.bool = False,
 ) -> tuple[Tensor, ...]:
     """The results of the stage `name`, one for each part of `value`; `names` in place of `name_part`."""
-    body = _body(f"stage `{name}`", axes, Lifting(name).value(value, axes))
+    body = _body(name, axes, value)
     known = [f"{name}_{part}" for part in value.parts] if names is None else names
     family: list[Tensor] = []
     family += [
@@ -283,12 +283,13 @@ def define(
             value = ir.as_expr(value)  # type: ignore[arg-type]
         except TypeError:
             raise ExpressionError(request, f"the value is {value!r}, not an expression or a reduction") from None
-    return Tensor(name, shape, value.dtype, _body(request, axes, Lifting(name).value(value, axes)), soft=soft)
+    return Tensor(name, shape, value.dtype, _body(name, axes, value), soft=soft)
 
 
-def _body(request: str, axes: tuple[Axis, ...], value: Expr | Fold) -> Body:
-    """Return the body of a stage, with its axes and dtypes checked."""
-    body = Body(axes, value)
+def _body(name: str, axes: tuple[Axis, ...], value: Expr | Fold) -> Body:
+    """Return the body of a stage, without the reductions inside it, and with its axes and dtypes checked."""
+    request, body = f"stage `{name}`", Body(axes, Lifting(name).value(value, axes))
+    value = body.value
     if isinstance(value, Fold) and not DTYPES[value.values[0].dtype].computes:
         wrong = f"{value.reducer} of {value.values[0].dtype}, which only tensors hold"
         raise ExpressionError(request, wrong, hint='cast it: .astype("float32")')

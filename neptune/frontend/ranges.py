@@ -1,7 +1,9 @@
 """The axes of a function of indices: their names, and the ranges that are given or that its reads have.
 
-sum(lambda j: x[i, j] * w[j], n)      j over [0, n)
-sum(lambda j: x[i, j] * w[j])         j over the dimension that it indexes, where all are equally long
+    sum(lambda j: x[i, j] * w[j], n)      j over [0, n)
+    sum(lambda j: x[i, j] * w[j])         j over the dimension that it indexes, where all are equally long
+
+The names of the indices are those of the function's parameters.
 """
 
 from __future__ import annotations

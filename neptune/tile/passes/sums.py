@@ -1,6 +1,6 @@
 """sums: which locals sum exponentials about a running maximum, as `exp2` and `reciprocal` need to know.
 
-m = max(m, max(x));  l = l * exp(m_prev - m) + sum(exp(x - m))
+    m = max(m, max(x));  l = l * exp(m_prev - m) + sum(exp(x - m))
 
 `Bounds` says how large the elements of a tile can be, which both need to know, too.
 """
